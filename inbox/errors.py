@@ -1,0 +1,88 @@
+"""The product's errors: each answers whose fault it is, whether time heals it, who owns the partition, and whether we may go on.
+
+| error | whose fault | does time heal it | what happens |
+|---|---|---|---|
+| `ConfigurationError` | the operator's | no | at start, every problem at once, exit code 78 |
+| `RecordError` | the record's | no | the record is dead at once, with the error's reason |
+| `TransientError` | the world's | yes | counted, retried by a bounded policy |
+| `DependencyError` | a dependency's | yes, when it comes back | partitions pause, no attempt is counted, no bound |
+| `OwnershipLost` | nobody's | - | the work is dropped and counted: no retry, no dead letter, no commit |
+| `FatalError` | needs a person | no | the process leaves with an exit code, offsets unadvanced |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .outcome import Reason
+
+EXIT_FATAL = 70
+"""EX_SOFTWARE of sysexits.h: a supervisor may restart, but a person has to look."""
+
+EXIT_CONFIGURATION = 78
+"""EX_CONFIG of sysexits.h: restarting does not help before the configuration is changed."""
+
+
+class TidegateError(Exception):
+    """The root of everything that tidegate raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with the configuration: the key, what is wrong with it, and the fix."""
+
+    key: str
+    what: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.what}. Fix: {self.fix}"
+
+
+class ConfigurationError(TidegateError):
+    """Everything that is wrong with the configuration, all at once."""
+
+    exit_code = EXIT_CONFIGURATION
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    @classmethod
+    def of(cls, key: str, what: str, fix: str) -> ConfigurationError:
+        """A single problem."""
+        return cls((Problem(key, what, fix),))
+
+
+class RecordError(TidegateError):
+    """A record that no retry can help. `reason` comes from the closed vocabulary; the message never holds payload."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+class TransientError(TidegateError):
+    """The world is bad right now: the attempt is counted and tried again within the handler's bounds."""
+
+
+class DependencyError(TransientError):
+    """A dependency is away. Its users pause until its own health check passes; no attempt is counted."""
+
+    def __init__(self, dependency: str, message: str) -> None:
+        self.dependency = dependency
+        super().__init__(f"{dependency}: {message}")
+
+
+class OwnershipLost(TidegateError):
+    """The partition belongs to somebody else by now: drop the work, count it, write nothing."""
+
+
+class FatalError(TidegateError):
+    """The process must leave, with the offsets where they are; `fix` tells a person what to do."""
+
+    def __init__(self, message: str, *, fix: str, exit_code: int = EXIT_FATAL) -> None:
+        self.fix = fix
+        self.exit_code = exit_code
+        super().__init__(f"{message}. Fix: {fix}")
