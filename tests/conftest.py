@@ -1,0 +1,46 @@
+"""What every test may ask for: the run's real servers, and a database and topics of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.services import database, kafka, postgres, registry, topics
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap() -> Iterator[str]:
+    """A real Kafka broker, as `host:port`."""
+    with kafka.running() as bootstrap:
+        yield bootstrap
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A real PostgreSQL, as a superuser's `postgresql://` URL."""
+    with postgres.running() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def registry_url() -> Iterator[str]:
+    """A real schema registry, as the URL for a Confluent-compatible client."""
+    with registry.running() as url:
+        yield url
+
+
+@pytest.fixture
+def database_url(postgres_url: str) -> Iterator[str]:
+    """A fresh database with an empty search_path, dropped afterwards."""
+    with database.fresh(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture
+def topic(kafka_bootstrap: str, request: pytest.FixtureRequest) -> Iterator[topics.Topic]:
+    """Makes topics: `topic(partitions=4, config={...}, name=None)` gives a name. They are deleted afterwards."""
+    hint = re.sub(r"[^a-z0-9]+", "-", str(request.node.name).lower()).strip("-")[:60]
+    with topics.fresh(kafka_bootstrap, hint) as make:
+        yield make
