@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...inbox.event import Event, Partition
 
@@ -28,7 +28,7 @@ class Slice:
     events: tuple[Event[Any], ...]
     next_offset: int
     size_bytes: int
-    lanes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    lanes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,8 @@ class LaneTrack:
 Track = StreamTrack | LaneTrack
 
 
-@dataclass(frozen=True, slots=True)
-class LaneItem:
-    """One event for one command handler."""
+class LaneItem(NamedTuple):
+    """One event for one command handler (a tuple: one is made for each event)."""
 
     partition: Partition
     epoch: int
@@ -121,7 +120,10 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A batch of a stream track is durable, but for the partitions in `lost`, whose fence did not come back."""
+    """A batch of a stream track is durable, but for the partitions in `lost`, whose fence did not come back.
+
+    Said once for every `Apply`, whatever became of it: without it the track waits for ever.
+    """
 
     track: str
     batch_id: int
@@ -129,8 +131,26 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class Fenced:
+    """The fence row did not come back to a writer of this partition: ask Kafka, and take over again if it is ours."""
+
+    partition: Partition
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotCommitted:
+    """The last `Commit` of these partitions did not reach Kafka: it is said again with the next one."""
+
+    partitions: Mapping[Partition, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
-    """Handler functions of a lane track came back: their places are free, their keys are not yet."""
+    """Handler functions of a lane track came back: their places are free, their keys are not yet.
+
+    Said for every item of a `Start`, also where the partition is gone meanwhile: a place is a place.
+    """
 
     track: str
     count: int
@@ -179,6 +199,8 @@ Signal = (
     | Delivered
     | Reached
     | Applied
+    | Fenced
+    | NotCommitted
     | Returned
     | Finished
     | DependencyAway
@@ -245,6 +267,11 @@ class Commit:
 
     offsets: Mapping[Partition, tuple[int, int]]
     """Partition -> (epoch, next offset)."""
+    points: Mapping[Partition, Mapping[str, int]] = field(default_factory=dict[Partition, Mapping[str, int]])
+    """Partition -> each track's own point: below it everything is durable, so that checkpoints may be raised to it.
+
+    Without that, a handler whose events are rare keeps an old checkpoint, and retention looks like a gap.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +281,7 @@ class LetGo:
     partition: Partition
     epoch: int
     next_offset: int | None
-    """The commit point reached, None where nothing was."""
+    """The commit point reached, None where the partition never started or its fence is another's."""
 
 
 @dataclass(frozen=True, slots=True)
