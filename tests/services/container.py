@@ -7,7 +7,7 @@ import functools
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Final
 
 import docker
@@ -41,7 +41,7 @@ def _accepts(path: str) -> bool:
 @contextlib.contextmanager
 def container(
     image: str, port: int, environment: Callable[[str, int], Mapping[str, str]], command: str | None = None
-) -> Iterator[tuple[str, int] | None]:
+) -> Generator[tuple[str, int] | None]:
     """Run `image` and give the host and port where its `port` is reached; None where the image cannot be had.
 
     `environment` is told that host and port before the start: Kafka has to advertise them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,7 +19,7 @@ def execute(url: str, *statements: str) -> None:
 
 
 @contextlib.contextmanager
-def fresh(server_url: str) -> Iterator[str]:
+def fresh(server_url: str) -> Generator[str]:
     """A database with an empty search_path, given by its URL and dropped afterwards, whoever is still connected."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     execute(server_url, f'CREATE DATABASE "{name}"', f"ALTER DATABASE \"{name}\" SET search_path = ''")

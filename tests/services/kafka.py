@@ -7,7 +7,7 @@ import contextlib
 import os
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +46,7 @@ BROKER: Final[Mapping[str, str]] = {
 
 
 @contextlib.contextmanager
-def running() -> Iterator[str]:
+def running() -> Generator[str]:
     """A broker, given as its `host:port`."""
     if given := os.environ.get("TIDEGATE_TEST_KAFKA"):
         yield given
@@ -67,7 +67,7 @@ def download() -> Path:
 
 
 @contextlib.contextmanager
-def _local() -> Iterator[str]:
+def _local() -> Generator[str]:
     binary = java(JAVA_AT_LEAST)
     if binary is None:
         raise RuntimeError(f"No Java {JAVA_AT_LEAST}. Fix: `python -m tests.services.require` says how to install it.")

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +35,7 @@ NOT_DURABLE: Final = {"fsync": "off", "full_page_writes": "off"}
 
 
 @contextlib.contextmanager
-def running(*, durable: bool = False) -> Iterator[str]:
+def running(*, durable: bool = False) -> Generator[str]:
     """A server, given as a superuser's `postgresql://` URL. `durable` keeps fsync on, for benchmarks."""
     if given := os.environ.get("TIDEGATE_TEST_POSTGRES"):
         yield given
@@ -50,7 +50,7 @@ def running(*, durable: bool = False) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _container(settings: dict[str, str]) -> Iterator[str | None]:
+def _container(settings: dict[str, str]) -> Generator[str | None]:
     own = {key: value for key, value in settings.items() if key not in {"listen_addresses", "unix_socket_directories"}}
     command = "postgres " + " ".join(f"-c {key}={value}" for key, value in own.items())
     trust = {"POSTGRES_HOST_AUTH_METHOD": "trust"}
@@ -64,7 +64,7 @@ def _container(settings: dict[str, str]) -> Iterator[str | None]:
 
 
 @contextlib.contextmanager
-def _local(settings: dict[str, str]) -> Iterator[str]:
+def _local(settings: dict[str, str]) -> Generator[str]:
     folder, port = fresh_folder("postgres"), free_port()
     user = PLAIN_USER if os.geteuid() == 0 else None
     if user is not None:
@@ -89,7 +89,7 @@ def _local(settings: dict[str, str]) -> Iterator[str]:
 def _init(binaries: Path, data: Path, user: str | None) -> None:
     options = ["-U", "postgres", "--auth=trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
     command = [binaries / "initdb", "-D", data, *options]
-    groups = [] if user else None
+    groups: list[str] | None = [] if user else None
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=data.parent, user=user, extra_groups=groups)
 
 

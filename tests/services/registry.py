@@ -6,7 +6,7 @@ import contextlib
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,7 +37,7 @@ API: Final = "/apis/ccompat/v7"
 
 
 @contextlib.contextmanager
-def running() -> Iterator[str]:
+def running() -> Generator[str]:
     """A registry, given as the URL for a Confluent-compatible client."""
     if given := os.environ.get("TIDEGATE_TEST_REGISTRY"):
         yield given
@@ -73,7 +73,7 @@ def _unpacked(release: Release) -> Path:
 
 
 @contextlib.contextmanager
-def _local() -> Iterator[str]:
+def _local() -> Generator[str]:
     release, binary = _runnable()
     home, folder = _unpacked(release), fresh_folder("registry")
     port, management = free_port(), free_port()

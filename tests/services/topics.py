@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping
-from typing import Final, Protocol
+from collections.abc import Generator, Mapping
+from concurrent.futures import Future
+from typing import Final, Protocol, cast
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -23,7 +24,7 @@ class Topic(Protocol):
 
 
 @contextlib.contextmanager
-def fresh(bootstrap: str, hint: str) -> Iterator[Topic]:
+def fresh(bootstrap: str, hint: str) -> Generator[Topic]:
     """A maker of topics, which all go away at the end. `hint` stands in the names, for who reads a broker's log."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     made: list[str] = []
@@ -53,6 +54,7 @@ def _wait_for_leaders(admin: AdminClient, name: str, partitions: int) -> None:
 def _delete(admin: AdminClient, names: list[str]) -> None:
     if not names:
         return
-    for answer in admin.delete_topics(names).values():
+    answers = cast(dict[str, Future[None]], admin.delete_topics(names))
+    for answer in answers.values():
         with contextlib.suppress(KafkaException):  # the test may have deleted it, or ended its broker
             answer.result(ANSWER_S)

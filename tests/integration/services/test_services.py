@@ -9,6 +9,7 @@ from pathlib import Path
 
 import asyncpg
 from confluent_kafka.admin import AdminClient
+
 from tests.services.server import GUARD
 from tests.services.topics import Topic
 
@@ -36,7 +37,7 @@ def test_the_registry_answers(registry_url: str) -> None:
 
 
 def test_a_server_is_ended_and_its_folder_removed_when_the_run_is_killed(tmp_path: Path) -> None:
-    """kill -9 of the run closes the guard's standard input, which is all that the guard waits for."""
+    """A kill -9 of the run closes the guard's standard input, which is all that the guard waits for."""
     folder = tmp_path / "server"
     folder.mkdir()
     run = subprocess.Popen(

@@ -1,0 +1,77 @@
+# Everything a developer types. `make` lists it. Set-up happens by itself, once, into .venv; after it no network is used
+# (but for the test servers' first download, which `make test` keeps in the user's cache folder).
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench fmt cases test-crash requirements clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# The version that the pins are made with and the tests run on comes first.
+PYTHONS := python3.11 python3.12 python3.13 python3
+ROOMS := inbox dlq projections consumers
+TYPING := build/typing/tidegate
+COMPILE := CUSTOM_COMPILE_COMMAND="make requirements" $(BIN)/pip-compile --quiet --generate-hashes --strip-extras \
+	--allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(if $(wildcard $(VENV)/.ready-dev),$(VENV)/.ready-dev,$(VENV)/.ready-demo) ## see the promise kept, in a minute (KEEP=1 goes on running)
+	@$(BIN)/tidegate demo $(if $(KEEP),--keep)
+
+test: $(VENV)/.ready-dev ## run all tests, on a real broker and database (ARGS="-k name")
+	@$(BIN)/python -m tests.services.require
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-crash: $(VENV)/.ready-dev ## kill the worker at random moments, with five seeds
+	@$(BIN)/python -m tests.services.require
+	@TIDEGATE_CRASH_SEEDS=5 $(BIN)/python -m pytest -m crash $(ARGS)
+
+check: $(VENV)/.ready-dev $(TYPING) ## format, lint, types, import direction, tidiness
+	@$(BIN)/ruff format --check --quiet . || { echo "not formatted; make fmt does it:"; $(BIN)/ruff format --check .; false; }
+	@$(BIN)/ruff check .
+	@$(BIN)/basedpyright
+	@$(BIN)/python -m pytest -q tests/tidy
+
+fmt: $(VENV)/.ready-dev ## format, and fix what the linter can fix
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.ready-dev ## run one benchmark (BENCH=throughput); without a name: list them
+ifdef BENCH
+	@$(BIN)/python -m tests.services.require
+	@$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
+else
+	@$(BIN)/python -m tests.cases --benchmarks
+endif
+
+cases: $(VENV)/.ready-dev ## list the known failures of others, the test that guards each, and what turns it red
+	@$(BIN)/python -m tests.cases
+
+requirements: $(VENV)/.ready-dev ## pin anew what pyproject.toml and requirements/*.in ask for (UPGRADE=1: newest)
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --extra embedded pyproject.toml requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) -c requirements/dev.txt --extra embedded pyproject.toml requirements/demo.in -o requirements/demo.txt
+	$(COMPILE) -c requirements/dev.txt pyproject.toml -o requirements/runtime.txt
+
+clean: ## remove what was built (not .venv, not the download cache)
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find $(ROOMS) tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@for python in $(PYTHON) $(PYTHONS); do \
+	  if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "Setting up $(VENV) with $$($$python --version)"; exec $$python -m venv $(VENV); \
+	  fi; \
+	done; echo "No Python 3.11 or newer was found. Fix: install one, or make PYTHON=/path/to/python ..." >&2; exit 1
+
+$(VENV)/.ready-%: requirements/%.txt pyproject.toml | $(BIN)/python
+	@$(PIP) install --quiet --require-hashes -r $<
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The rooms as the package that they become, for the type checker.
+$(TYPING):
+	@mkdir -p $@
+	@for room in $(ROOMS); do ln -sfn ../../../$$room $@/$$room; done
