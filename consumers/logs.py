@@ -1,0 +1,192 @@
+"""Logs: one JSON object a line with stable field names, never an event's payload, never a secret.
+
+Every line has `timestamp`, `level`, `message` and `logger`. What is about an event or a job has, under the same names
+everywhere (log lines, failure rows, dead letters, audit lines):
+
+| field | what it is |
+|---|---|
+| `operation_id` | the business operation; a repeat has the same |
+| `job_id` | the one run: for an event handler `topic/partition@offset` |
+| `job_type` | the kind of work: `projection` or `command`, then `/` and the handler's name |
+| `attempt` | 1 for the first |
+| `event_id` | the event's id, readable |
+| `entity_id` | what it is about: the record's key as text |
+| `correlation_id` | what ties together everything that one request set off |
+| `external_correlation_id` | the same at an outside service, where a handler gives one |
+| `duration_s` | seconds |
+| `final_status` | completed, failed, unknown, skipped_duplicate or skipped; only on the last line of an event |
+| `consumer`, `handler`, `topic`, `partition`, `offset`, `tenant`, `brand`, `reason` | as they say |
+| `exception_type`, `stack_digest`, `frames` | of an exception |
+| `exception_message` | of our own exceptions; of foreign ones only on request |
+
+Loggers may be used from any thread. Fields bound by `about` are on every line written inside it, by anybody, stdlib
+loggers included.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Generator, Iterable, Mapping, MutableMapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from ..dlq import failure_text
+from ..inbox.errors import TidegateError
+from ..inbox.event import Event
+from .settings import Log
+
+NEVER: Final = frozenset({"payload", "value", "body", "password", "secret", "token", "parameters", "headers"})
+"""Field names that are dropped, whoever writes them: what belongs to an event or unlocks something."""
+
+TEXT_MAX: Final = 500
+"""Characters of one text field: a line stays readable, and a key of a megabyte does not become a line of a megabyte."""
+
+FRAMES_MAX: Final = 20
+"""Innermost frames of a stack: deeper ones are the loop's."""
+
+
+def configure(log: Log, stream: TextIO | None = None) -> None:
+    """Set up structlog and the standard library's logging for this process. `stream` is standard error unless given."""
+    out = stream or sys.stderr
+    as_console = log.format == "console" or (log.format == "auto" and out.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _exceptions(log.exception_messages),
+        _guard,
+    ]
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _renderer(as_console, out)],
+        keep_exc_info=False,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(log.level.upper())
+    for name in ("sqlalchemy.engine", "sqlalchemy.pool"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # below it they print statements with their parameters
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.add_logger_name,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def event_fields(event: Event[Any], handler: str = "", kind: str = "", attempt: int | None = None) -> dict[str, Any]:
+    """The fields that say which event a line is about; `kind` is `projection` or `command`."""
+    fields: dict[str, Any] = {
+        "event_id": event.id_text,
+        "operation_id": event.operation_id,
+        "correlation_id": event.correlation_id,
+        "job_id": f"{event.topic}/{event.partition}@{event.offset}",
+        "topic": event.topic,
+        "partition": event.partition,
+        "offset": event.offset,
+    }
+    optional = {
+        "entity_id": None if event.key is None else event.key.decode("utf-8", "replace"),
+        "job_type": f"{kind}/{handler}" if kind else None,
+        "handler": handler or None,
+        "attempt": attempt,
+        "tenant": event.tenant,
+        "brand": event.brand,
+    }
+    return fields | {name: value for name, value in optional.items() if value is not None}
+
+
+@contextmanager
+def about(fields: Mapping[str, Any]) -> Generator[None]:
+    """Put these fields on every line that is written inside, also by stdlib loggers, in this task or thread."""
+    with structlog.contextvars.bound_contextvars(**fields):
+        yield
+
+
+def stack_of(trace: TracebackType | None) -> list[str]:
+    """The innermost frames as `file:line function`, outermost first. Source text and values stay out."""
+    frames = traceback.extract_tb(trace)[-FRAMES_MAX:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+
+
+def _exceptions(messages: bool) -> Processor:
+    """`exc_info` as fields. The message of our own errors never holds payload; foreign ones may quote a row."""
+
+    def describe(_logger: WrappedLogger, _name: str, entry: EventDict) -> EventDict:
+        given = entry.pop("exc_info", None)
+        error = _error_of(given)
+        if error is not None:
+            told = failure_text.describe(error)
+            entry["exception_type"] = told.type
+            entry["stack_digest"] = told.stack_digest
+            entry["frames"] = stack_of(error.__traceback__)
+            if messages or isinstance(error, TidegateError):
+                entry["exception_message"] = told.message
+        return entry
+
+    return describe
+
+
+def _error_of(given: object) -> BaseException | None:
+    if isinstance(given, BaseException):
+        return given
+    if isinstance(given, tuple):
+        return _error_of(given[1]) if len(given) > 1 else None  # pyright: ignore[reportUnknownArgumentType]
+    return sys.exception() if given else None
+
+
+def _guard(_logger: WrappedLogger, _name: str, entry: EventDict) -> EventDict:
+    """Drop what must never be logged, and reduce the rest to plain values: an object could print its payload."""
+    record = entry.pop("_record", None)
+    clean: MutableMapping[str, Any] = {
+        name: _plain(value) for name, value in entry.items() if name.lower() not in NEVER
+    }
+    if record is not None:
+        clean["_record"] = record
+    return clean
+
+
+def _plain(value: object) -> object:
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case str():
+            return value if len(value) <= TEXT_MAX else value[:TEXT_MAX] + "…"
+        case bytes():
+            return f"<{len(value)} bytes>"
+        case list() | tuple() | set() | frozenset():
+            return [_plain(item) for item in cast("Iterable[object]", value)]
+        case dict():
+            items = cast("dict[object, object]", value).items()
+            return {str(k): _plain(v) for k, v in items if str(k).lower() not in NEVER}
+        case TidegateError():
+            return str(value)
+        case _:
+            return f"<{type(value).__name__}>"
+
+
+def _renderer(as_console: bool, out: TextIO) -> Processor:
+    render: Processor = (
+        structlog.dev.ConsoleRenderer(event_key="message", colors=out.isatty())
+        if as_console
+        else structlog.processors.JSONRenderer(ensure_ascii=False)
+    )
+
+    def renamed(logger: WrappedLogger, name: str, entry: EventDict) -> Any:
+        first = {"timestamp": entry.pop("timestamp"), "level": entry.pop("level"), "message": entry.pop("event")}
+        return render(logger, name, {**first, **entry})
+
+    return renamed

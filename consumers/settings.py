@@ -1,0 +1,277 @@
+"""Every setting of a tidegate process, with its type, its default and the reason for it. No IO.
+
+Where a value comes from is the business of `layers.py`: the environment wins over the file, the file over code, code
+over the default. A value here is strict: a whole number is written as digits, a switch as `true` or `false`; what a
+template engine made of a number (`1.2e+06`) is refused with the key's name instead of being guessed at.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from ..inbox.errors import ConfigurationError
+from ..inbox.tables import tables
+
+MEBIBYTE: Final = 1024 * 1024
+
+MASK: Final = "********"
+
+_USER_PASSWORD = re.compile(r"(?<=://)([^/@\s]*?):([^/\s]*)@")
+_QUERY_PASSWORD = re.compile(r"((?:password|secret|token)=)[^&\s]*", re.IGNORECASE)
+_DIGITS = re.compile(r"[+-]?[0-9]+")
+
+
+def masked_address(text: str) -> str:
+    """An address with the password in it replaced, wherever it stands."""
+    without_user = _USER_PASSWORD.sub(rf"\1:{MASK}@", text)
+    return _QUERY_PASSWORD.sub(rf"\1{MASK}", without_user)
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("is not a whole number")
+    if isinstance(value, str) and not _DIGITS.fullmatch(value.strip()):
+        raise ValueError("is not a whole number (digits only: no exponent, no fraction, no separator)")
+    return int(value)
+
+
+def _seconds(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("is not a number")
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError("is not a number") from None
+    if not math.isfinite(number):
+        raise ValueError("is not a finite number")
+    return number
+
+
+def _switch(value: object) -> object:
+    if value in (True, "true"):
+        return True
+    if value in (False, "false"):
+        return False
+    raise ValueError("is neither true nor false")
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _database_url(value: SecretStr | str) -> SecretStr:
+    text = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if text:
+        _sqlalchemy_url(text)
+    return SecretStr(text)
+
+
+def _schema(value: str) -> str:
+    try:
+        tables(value)
+    except ConfigurationError as error:
+        raise ValueError(f"is no name for a schema: {error.problems[0].fix}") from None
+    return value
+
+
+def _registry(value: tuple[str, ...]) -> tuple[str, ...]:
+    remote = [entry for entry in value if urlsplit(entry).scheme in ("http", "https")]
+    if remote and len(remote) != len(value):
+        raise ValueError("mixes addresses with a directory")
+    if any(urlsplit(entry).password for entry in remote):
+        raise ValueError("holds a password: give it as registry.user and registry.password, which are never shown")
+    if not remote and len(value) > 1:
+        raise ValueError("names more than one directory")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+Switch = Annotated[bool, BeforeValidator(_switch)]
+Port = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=65535)]
+RegistryUrl = Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_registry)]
+Schema = Annotated[str, AfterValidator(_schema)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
+
+
+class Database(_Strict):
+    """The PostgreSQL that holds the inbox and the read models."""
+
+    url: Annotated[SecretStr, BeforeValidator(_database_url)] = Field(
+        default=SecretStr(""), description="Where PostgreSQL is: `postgresql://user@host:5432/name`, 15 or newer."
+    )
+    password: SecretStr = Field(default=SecretStr(""), description="The password, where the URL holds none.")
+    schema_name: Schema = Field(
+        default="tidegate", alias="schema", description="The schema that holds tidegate's own tables and nothing else."
+    )
+    pool_max: Count = Field(
+        default=8,
+        description="Connections for batches, claims, checkpoints and takeovers. Eight keep two cores busy; "
+        "PostgreSQL's default of 100 still serves ten processes.",
+    )
+    tx_pool_max: Count = Field(
+        default=16,
+        description="Connections for handlers that open `ctx.tx`: it bounds how many of them run at once, and nothing "
+        "else waits on it. As many as one command's default concurrency.",
+    )
+    statement_timeout_s: Seconds = Field(
+        default=30.0,
+        description="The longest statement. It also bounds how long a takeover waits for writers that are still open.",
+    )
+    connect_timeout_s: Seconds = Field(
+        default=5.0, description="How long one attempt to connect may take before the database counts as away."
+    )
+
+    def sqlalchemy_url(self) -> URL:
+        """The address with its password, for asyncpg. Raises ValueError where no `url` is set."""
+        url = _sqlalchemy_url(self.url.get_secret_value())
+        password = self.password.get_secret_value()
+        return url.set(password=password) if password else url
+
+
+class Kafka(_Strict):
+    """The brokers, and how to talk to them."""
+
+    bootstrap_servers: str = Field(default="", description="`host:port`, several separated by commas.")
+    group_protocol: Literal["consumer", "classic"] = Field(
+        default="consumer",
+        description="`consumer` is KIP-848 (brokers from 4.0 on); `classic` is cooperative, for older brokers. One for "
+        "the whole group.",
+    )
+    client: dict[str, Any] = Field(
+        default_factory=dict,
+        repr=False,
+        description="Any other librdkafka property (SASL, TLS, OAUTHBEARER, fetch sizes), passed on as it stands. "
+        "Those that tidegate's promise rests on are refused.",
+    )
+
+
+class Registry(_Strict):
+    """The schema registry of the Avro codec."""
+
+    url: RegistryUrl = Field(
+        default=(),
+        description="Addresses of one Confluent-compatible registry, separated by commas, or one directory of `.avsc` "
+        "files.",
+    )
+    user: str = Field(default="", description="User name for the registry.")
+    password: SecretStr = Field(default=SecretStr(""), description="Password for the registry.")
+
+
+class Worker(_Strict):
+    """How much a process takes at once, and how it leaves."""
+
+    window_records_max: Count = Field(
+        default=50_000,
+        description="Records in memory before partitions pause: some ten batches, so that the database never waits.",
+    )
+    window_bytes_max: Count = Field(
+        default=128 * MEBIBYTE,
+        description="Bytes in memory before partitions pause, whichever comes first. Decoded events take two to four "
+        "times as much; a container of 1 GiB holds that.",
+    )
+    poll_max: Count = Field(
+        default=2_000,
+        description="Records in one poll: large enough that the poll's own cost vanishes, small enough to be decoded "
+        "within 20 ms.",
+    )
+    commit_interval_s: Seconds = Field(
+        default=1.0,
+        description="How often offsets go to Kafka. They are for the lag figures and for alarms; the truth is in "
+        "PostgreSQL, so a second costs nothing after a crash.",
+    )
+    drain_budget_s: Seconds = Field(
+        default=20.0,
+        description="After SIGTERM, and when partitions are taken away: how long handlers in flight may go on. Below "
+        "Kubernetes' default grace period of 30 s with room for commit and leave.",
+    )
+    close_budget_s: Seconds = Field(
+        default=8.0,
+        description="After the drain: how long commit, leaving the group and closing may take before the process exits "
+        "anyway. Together with the drain it is below 30 s.",
+    )
+    handler_threads_max: Count = Field(
+        default=32, description="Threads for `def` handlers: what a process can have waiting at once without asyncio."
+    )
+
+
+class Health(_Strict):
+    """The HTTP server for probes and metrics."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        description="The address to listen on. In a container set `0.0.0.0`: the probes come from outside.",
+    )
+    port: Port = Field(
+        default=8080,
+        description="0 turns the server off. Where the default is taken (a second worker on one machine) the worker "
+        "warns and runs without; a port that was set must be free.",
+    )
+    poll_stall_s: Seconds = Field(
+        default=30.0,
+        description="`/livez` fails when the poll loop has not turned for this long. A turn takes a second at most, so "
+        "30 is a hang and no busy machine.",
+    )
+
+
+class Log(_Strict):
+    """What is logged, and how."""
+
+    format: Literal["auto", "json", "console"] = Field(
+        default="auto", description="`auto`: coloured lines where standard error is a terminal, else JSON."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The lowest level shown.")
+    exception_messages: Switch = Field(
+        default=False,
+        description="Show the messages of foreign exceptions too. They may quote data of your events (PostgreSQL's "
+        "unique violations do), so they stay out unless you say so; the failure row has them.",
+    )
+
+
+class Settings(_Strict):
+    """All groups. Made by `layers.load`, which knows where each value came from."""
+
+    database: Database = Field(default_factory=Database)
+    kafka: Kafka = Field(default_factory=Kafka)
+    registry: Registry = Field(default_factory=Registry)
+    worker: Worker = Field(default_factory=Worker)
+    health: Health = Field(default_factory=Health)
+    log: Log = Field(default_factory=Log)
+
+
+GROUPS: Final[Mapping[str, type[BaseModel]]] = {
+    "database": Database,
+    "kafka": Kafka,
+    "registry": Registry,
+    "worker": Worker,
+    "health": Health,
+    "log": Log,
+}
+
+
+def _sqlalchemy_url(text: str) -> URL:
+    """`sslmode`, which every other PostgreSQL client understands, is what asyncpg calls `ssl`."""
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise ValueError("is not a database address") from None
+    if url.drivername not in ("postgresql", "postgres", "postgresql+asyncpg"):
+        raise ValueError("is not a PostgreSQL address")
+    if not url.database:
+        raise ValueError("names no database")
+    query = {("ssl" if key == "sslmode" else key): value for key, value in url.query.items()}
+    return url.set(drivername="postgresql+asyncpg", query=query)

@@ -1,0 +1,139 @@
+"""Logs: stable names, one JSON object a line, no payload, from any thread."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from tidegate.consumers import logs
+from tidegate.consumers.settings import Log
+from tidegate.inbox.errors import TransientError
+from tidegate.inbox.event import Event, Record
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
+    out = io.StringIO()
+    logs.configure(Log(format="json"), out)
+    yield out
+    root.handlers[:], level = before
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def an_event() -> Event[Any]:
+    record = Record("orders", 3, 17, b"customer-9", b'{"card": "4111-1111"}', (("correlation-id", b"c-1"),))
+    return Event({"card": "4111-1111"}, record, type="shop.OrderPlaced", id_text="e-1", tenant="acme")
+
+
+def test_an_events_lines_carry_the_stable_fields(stream: io.StringIO) -> None:
+    fields = logs.event_fields(an_event(), "send-invoice", "command", attempt=2)
+    structlog.get_logger("tidegate.worker").info("done", **fields, final_status="completed", duration_s=0.2)
+    line = lines(stream)[0]
+    assert list(line)[:3] == ["timestamp", "level", "message"]
+    assert line["message"] == "done"
+    assert {name: line[name] for name in line if name not in ("timestamp", "level", "message", "logger")} == {
+        "event_id": "e-1",
+        "operation_id": "e-1",
+        "correlation_id": "c-1",
+        "job_id": "orders/3@17",
+        "job_type": "command/send-invoice",
+        "entity_id": "customer-9",
+        "handler": "send-invoice",
+        "attempt": 2,
+        "topic": "orders",
+        "partition": 3,
+        "offset": 17,
+        "tenant": "acme",
+        "final_status": "completed",
+        "duration_s": 0.2,
+    }
+
+
+def test_no_payload_gets_through(stream: io.StringIO) -> None:
+    event = an_event()
+    structlog.get_logger().warning(
+        "odd",
+        event_object=event,
+        value=event.value,
+        payload="4111-1111",
+        raw=event.record.value,
+        nested={"value": "4111"},
+    )
+    assert "4111" not in stream.getvalue()
+    line = lines(stream)[0]
+    assert (line["event_object"], line["raw"]) == ("<Event>", "<21 bytes>")
+
+
+def test_a_foreign_exception_tells_its_type_and_frames_but_not_its_message(stream: io.StringIO) -> None:
+    try:
+        raise ValueError("Key (card)=(4111-1111) already exists")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+        logging.getLogger("somebody.else").exception("failed too")
+    first, second = lines(stream)
+    assert "4111" not in stream.getvalue()
+    for line in (first, second):
+        assert line["exception_type"] == "ValueError"
+        assert "test_logs.py" in line["frames"][-1]
+        assert "exception_message" not in line
+
+
+def test_our_own_exceptions_tell_their_message(stream: io.StringIO) -> None:
+    structlog.get_logger().error("failed", exc_info=TransientError("the registry answered 503"))
+    assert lines(stream)[0]["exception_message"] == "the registry answered 503"
+
+
+def test_what_is_bound_is_on_every_line_inside_also_of_other_libraries(stream: io.StringIO) -> None:
+    with logs.about(logs.event_fields(an_event())):
+        logging.getLogger("somebody.else").warning("inside")
+    logging.getLogger("somebody.else").warning("outside")
+    inside, outside = lines(stream)
+    assert inside["operation_id"] == "e-1"
+    assert "operation_id" not in outside
+
+
+def test_threads_do_not_mix_their_lines(stream: io.StringIO) -> None:
+    def write(n: int) -> None:
+        for i in range(200):
+            structlog.get_logger("tidegate").info("line", writer=n, i=i)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(lines(stream)) == 1600
+
+
+def test_a_console_shows_the_same_without_json() -> None:
+    out = io.StringIO()
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
+    logs.configure(Log(format="console"), out)
+    try:
+        structlog.get_logger().error("failed", exc_info=TransientError("503"), payload="4111")
+    finally:
+        root.handlers[:], level = before
+        root.setLevel(level)
+        structlog.reset_defaults()
+    assert "failed" in out.getvalue()
+    assert "4111" not in out.getvalue()
+
+
+def test_a_long_text_is_cut(stream: io.StringIO) -> None:
+    structlog.get_logger().info("x", entity_id="k" * 1_000_000)
+    assert len(lines(stream)[0]["entity_id"]) == logs.TEXT_MAX + 1
