@@ -1,0 +1,305 @@
+"""What may be told about an exception: short, clean and without secrets. No IO.
+
+An exception's text is written by strangers and travels far: into rows, headers, logs, terminals. So it is
+
+* never allowed to fail or to be long (`str()` may raise or return 10 MB),
+* free of what a database cannot hold or a terminal would obey (NUL, lone surrogates, control characters),
+* free of passwords, of SQL parameters and of DETAIL lines; a database error is told by SQLSTATE and names only,
+* free of the record's own values where they can be told apart: quoted text, and words with a digit or an `@` in them,
+  that stand in the record's key or value. Plain words that a handler puts into its message stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, final
+
+from ..inbox.event import Record
+from ..inbox.outcome import Dead, Reason
+
+TYPE_CHARS_MAX = 200
+"""A full class name; longer ones are generated and say nothing at their end."""
+
+MESSAGE_CHARS_MAX = 500
+"""A few sentences: enough to know what happened, short enough for a header and a table's cell."""
+
+SCAN_CHARS_MAX = 4_000
+"""How much of a text is searched for secrets at all; keeps the work bounded whatever `str()` returns."""
+
+FRAMES_MAX = 50
+"""The outermost frames tell failures apart; endless recursion adds only repeats."""
+
+CHAIN_MAX = 20
+"""Longer chains of causes are loops."""
+
+_DIGEST_BYTES = 8
+_REDACTED = "***"
+_SHORTENED = "…"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FailureText:
+    """What may be told about one exception: its class with module, a safe message, a hash of where it was raised."""
+
+    type: str
+    message: str
+    stack_digest: str
+
+
+def describe(exc: BaseException, payload: Sequence[bytes | None] = ()) -> FailureText:
+    """Everything that may be told about `exc`; values that stand in `payload` (key and value, say) are left out."""
+    return FailureText(exception_type(exc), safe_message(exc, payload), stack_digest(exc))
+
+
+def dead(reason: Reason, exc: BaseException, record: Record) -> Dead:
+    """The outcome of `record`, whose handling ended with `exc`."""
+    text = describe(alone(exc), (record.key, record.value))
+    return Dead(reason, text.message or text.type, text.type, text.stack_digest)
+
+
+def alone(exc: BaseException) -> BaseException:
+    """The one exception in a group of one (what a task group raises), else `exc` itself."""
+    for _ in range(CHAIN_MAX):
+        members = members_of(exc)
+        if len(members) != 1:
+            break
+        exc = members[0]
+    return exc
+
+
+def members_of(exc: BaseException) -> tuple[BaseException, ...]:
+    """What an exception group holds; nothing for any other exception."""
+    if not isinstance(exc, BaseExceptionGroup):
+        return ()
+    return cast("BaseExceptionGroup[BaseException]", exc).exceptions
+
+
+def exception_type(exc: BaseException) -> str:
+    """The class's full name, `module.Class`; a builtin has no module.
+
+    >>> exception_type(ValueError("x"))
+    'ValueError'
+    """
+    cls = type(exc)
+    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    return shortened(clean(name), TYPE_CHARS_MAX)
+
+
+def safe_message(exc: BaseException, payload: Sequence[bytes | None] = ()) -> str:
+    """The message, at most `MESSAGE_CHARS_MAX` characters of it, with nothing in it that should not travel."""
+    known = _told_by_names(exc)
+    if known is not None:
+        return shortened(clean(known), MESSAGE_CHARS_MAX)
+    text = _without_database_text(_scanned(_text_of(exc)), exc)
+    return shortened(without_values(without_secrets(clean(text)), payload), MESSAGE_CHARS_MAX)
+
+
+def stack_digest(exc: BaseException) -> str:
+    """Sixteen hex digits, equal for failures raised along the same (module, function, line) frames; "" without any."""
+    frames = [
+        f"{frame.f_globals.get('__name__', '?')}:{frame.f_code.co_qualname}:{line}"
+        for _, (frame, line) in zip(range(FRAMES_MAX), traceback.walk_tb(exc.__traceback__), strict=False)
+    ]
+    if not frames:
+        return ""
+    return hashlib.blake2b("\n".join(frames).encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+# -------------------------------------------------------------------------------------------------------------- text
+
+
+def clean(text: str) -> str:
+    r"""`text` as UTF-8, a database and a terminal can hold it: surrogates paired or replaced, no controls, one line.
+
+    >>> clean("a\x00b\nc") == "a b c", clean("\ud83d\ude00") == "\U0001f600", clean("\ud800") == "\ufffd"
+    (True, True, True)
+    """
+    return " ".join(_CONTROL.sub(" ", _paired(text)).split())
+
+
+def printable(text: str) -> str:
+    r"""The same for an id, whose every character counts: what cannot be kept is marked, nothing is joined.
+
+    >>> printable("a  b\x00") == "a  b\ufffd"
+    True
+    """
+    return _CONTROL.sub("\ufffd", _paired(text))
+
+
+def _paired(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def shortened(text: str, chars_max: int) -> str:
+    """The beginning of `text`, and a mark that something is missing.
+
+    >>> shortened("abcdef", 4)
+    'abc…'
+    """
+    return text if len(text) <= chars_max else text[: chars_max - 1] + _SHORTENED
+
+
+def without_secrets(text: str) -> str:
+    """`text` with the passwords of addresses, named secrets and tokens replaced.
+
+    >>> without_secrets("cannot reach postgresql://app:pw123@db/shop")
+    'cannot reach postgresql://app:***@db/shop'
+    """
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def without_values(text: str, payload: Sequence[bytes | None]) -> str:
+    """`text` without quoted literals and telling words that also stand in the `payload`.
+
+    >>> without_values("card '4111-test-card' refused", (b'{"card": "4111-test-card"}',))
+    "card '***' refused"
+    """
+    parts = [part for part in payload if part]
+    if not parts:
+        return text
+
+    def hide(match: re.Match[str]) -> str:
+        quote, literal = match["quote"] or "", match["quoted"] or match["word"]
+        told = any(literal.encode() in part for part in parts)
+        return f"{quote}{_REDACTED}{quote}" if told else match[0]
+
+    return _VALUES.sub(hide, text)
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Controls of C0 and C1, line separators, and the marks that turn the direction of a terminal's text."""
+
+_NAMES = r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credentials?)"
+
+_SECRETS = (
+    # the password of an address; greedy up to the last @, because a password may hold one
+    (re.compile(r"(://[^\s:/@]*:)\S*@"), rf"\1{_REDACTED}@"),
+    # Authorization: Basic ..., Bearer ...
+    (re.compile(r"(?i)\b(basic|bearer)\s+[A-Za-z0-9+/=._~-]{6,}"), rf"\1 {_REDACTED}"),
+    # JSON web tokens wherever they stand
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]+"), _REDACTED),
+    # password=..., 'sasl.password': '...', password="..."; quoted values may hold spaces
+    (
+        re.compile(rf"(?i)([\w.-]*{_NAMES}[\w.-]*[\"']?\s*[=:]\s*)(?:\"[^\"]*(?:\"|$)|'[^']*(?:'|$)|[^\s,;&)}}\]]+)"),
+        rf"\1{_REDACTED}",
+    ),
+)
+
+_VALUES = re.compile(
+    r"(?P<quote>[\"'])(?P<quoted>[^\"']{2,})(?P=quote)"
+    r"|(?P<word>(?<![\w@.+-])(?=[\w@.+-]*[\d@])[\w@.+-]{5,}(?<![.]))"
+)
+"""Two quoted characters already are a value; a bare word needs five and a digit or an @ not to be just a word."""
+
+
+def _text_of(exc: BaseException) -> str:
+    """`str(exc)`, or a note that it raised: the standard library's own guard, so that no code here swallows errors.
+
+    `limit=0`: without it the stacks of the causes are read too, which looks at source files.
+    """
+    return str(traceback.TracebackException(type(exc), exc, None, limit=0, lookup_lines=False, compact=True))
+
+
+def _scanned(text: str) -> str:
+    """The part of `text` that is looked at. Its last word may be cut in half, a half secret, and is left out."""
+    if len(text) <= SCAN_CHARS_MAX:
+        return text
+    return text[:SCAN_CHARS_MAX].rpartition(" ")[0] + _SHORTENED
+
+
+# ---------------------------------------------------------------------------------- errors whose text embeds values
+
+
+def _told_by_names(exc: BaseException) -> str | None:
+    """The message of an error whose own text holds row values, parameters or input; None for all others."""
+    roots = {cls.__module__.partition(".")[0] for cls in type(exc).__mro__}
+    if roots & _DATABASE_ROOTS:
+        return _database_message(exc)
+    if roots & _PYDANTIC_ROOTS and hasattr(exc, "errors"):
+        return _validation_message(exc)
+    return None
+
+
+_DATABASE_ROOTS = frozenset({"sqlalchemy", "asyncpg", "psycopg", "psycopg2"})
+_PYDANTIC_ROOTS = frozenset({"pydantic", "pydantic_core"})
+
+_NAMES_TOLD = (("constraint_name", "constraint"), ("table_name", "table"), ("column_name", "column"))
+
+
+def _database_message(exc: BaseException) -> str:
+    """SQLSTATE and the names that the server sends; neither statement, parameters nor DETAIL."""
+    links = list(_driver_links(exc))
+    state = _first_text(links, "sqlstate") or _first_text(links, "pgcode")
+    told = [f"SQLSTATE {state}" if state else "no SQLSTATE"]
+    told += [f"{label} {name}" for attribute, label in _NAMES_TOLD if (name := _first_text(links, attribute))]
+    return ", ".join(told)
+
+
+def _driver_links(exc: BaseException) -> Iterator[object]:
+    """SQLAlchemy's error, the driver's behind it, and what libpq's drivers keep beside theirs."""
+    link: object = exc
+    for _ in range(CHAIN_MAX):
+        yield link
+        if (diagnostics := getattr(link, "diag", None)) is not None:
+            yield diagnostics
+        link = getattr(link, "orig", None) or getattr(link, "__cause__", None)
+        if link is None:
+            return
+
+
+def _first_text(links: Sequence[object], attribute: str) -> str | None:
+    for link in links:
+        value: object = getattr(link, attribute, None)
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+class _Validation(Protocol):
+    def errors(self, *, include_url: bool, include_context: bool, include_input: bool) -> list[dict[str, Any]]: ...
+
+
+def _validation_message(exc: BaseException) -> str:
+    """Where the input was wrong and how, as pydantic names it; not the input."""
+    listed = cast(_Validation, exc).errors(include_url=False, include_context=False, include_input=False)
+    told = [f"{'.'.join(str(part) for part in entry['loc'])}: {entry['type']}" for entry in listed[:_ERRORS_TOLD]]
+    return f"{len(listed)} validation errors: " + "; ".join(told)
+
+
+_ERRORS_TOLD = 10
+"""Ten wrong fields tell what kind of record it is; more do not fit into a message anyway."""
+
+
+def _without_database_text(text: str, exc: BaseException) -> str:
+    """`text` without what a handler copied into it from a database error in its chain (`raise X(str(error))`)."""
+    text = _SQL_TAIL.split(text, maxsplit=1)[0]
+    for link in _chain(exc):
+        told = _told_by_names(link)
+        if told is None:
+            continue
+        for line in _scanned(_text_of(link)).splitlines():
+            if len(line) >= _LINE_CHARS_MIN:
+                text = text.replace(line, f"({told})")
+    return text
+
+
+_SQL_TAIL = re.compile(r"\[SQL:|\[parameters:|\bDETAIL:|\bFailing row contains")
+_LINE_CHARS_MIN = 8
+"""Shorter lines of a database's text hold no value worth hiding, but would match anywhere."""
+
+
+def _chain(exc: BaseException) -> Iterator[BaseException]:
+    """`exc` and what it came from, outermost first."""
+    link: BaseException | None = exc
+    for _ in range(CHAIN_MAX):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__

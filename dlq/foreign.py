@@ -1,0 +1,179 @@
+"""Dead letters that others wrote, read into our model: Spring, Kafka Streams, Kafka Connect, share groups. No IO.
+
+| family | headers | source of the names |
+|---|---|---|
+| Spring Kafka | `kafka_dlt-*`, numbers as big-endian integers | `DeadLetterPublishingRecoverer` |
+| Kafka Streams | `__streams.errors.*`, text | KIP-1034 |
+| Kafka Connect | `__connect.errors.*`, text | KIP-298 |
+| share groups | `__dlq.errors.*`, text | KIP-1191 |
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from ..inbox.event import Headers, Record
+from ..inbox.identity import position_id16
+from .failure_text import MESSAGE_CHARS_MAX, TYPE_CHARS_MAX, clean, shortened, without_secrets
+from .letter_headers import ID_CHARS_MAX, SHARE_GROUP_PREFIX, to_int, to_text, to_timestamp_type
+
+
+class LetterFormat(enum.StrEnum):
+    """Who wrote a letter."""
+
+    TIDEGATE = "tidegate"
+    SPRING = "spring"
+    STREAMS = "streams"
+    CONNECT = "connect"
+    SHARE_GROUP = "share-group"
+    NONE = "none"
+
+
+Fields: TypeAlias = dict[str, Any]
+
+
+def foreign_fields(record: Record) -> tuple[LetterFormat, Headers, Fields]:
+    """Who wrote the letter, the record's own headers, and the fields of `Letter` that its headers tell.
+
+    The letter's identity is its own position: the writer gave it none.
+    """
+    fields: Fields = {
+        "dead_letter_id": position_id16(record.topic, 0, record.partition, record.offset).hex(),
+    }
+    for family in _FAMILIES:
+        if any(name.startswith(family.prefix) for name, _ in record.headers):
+            own = tuple(header for header in record.headers if not header[0].startswith(family.prefix))
+            return family.format, own, fields | family.fields(record)
+    return LetterFormat.NONE, record.headers, fields
+
+
+def _text(value: bytes) -> str:
+    return shortened(to_text(value), ID_CHARS_MAX)
+
+
+def _class_name(value: bytes) -> str:
+    return shortened(to_text(value), TYPE_CHARS_MAX)
+
+
+def _message(value: bytes) -> str:
+    return shortened(without_secrets(clean(to_text(value[:_MESSAGE_BYTES_READ]))), MESSAGE_CHARS_MAX)
+
+
+_MESSAGE_BYTES_READ = 4_000
+"""Others do not bound their messages; ours shows 500 characters anyway."""
+
+
+def _exception_of_text(value: bytes) -> str:
+    """Kafka Streams writes `Throwable.toString()`: the class, a colon, the message."""
+    return shortened(to_text(value).partition(":")[0], TYPE_CHARS_MAX)
+
+
+def _digest(value: bytes) -> str:
+    """The Java stack trace's frames, hashed; its first line holds the message and is left out."""
+    frames = [line.strip() for line in value.splitlines() if line.lstrip().startswith(b"at ")]
+    return hashlib.blake2b(b"\n".join(frames), digest_size=8).hexdigest()
+
+
+def _number(value: bytes) -> int | None:
+    """Decimal text, or Spring's four or eight big-endian bytes.
+
+    Eight ASCII digits are text: as a big-endian number they would be an offset beyond 10^18.
+
+    >>> _number(b"42"), _number((7).to_bytes(8, "big")), _number(b"x")
+    (42, 7, None)
+    """
+    if value.removeprefix(b"-").isdigit():
+        return to_int(value.decode("ascii"))
+    return int.from_bytes(value, "big", signed=True) if len(value) in (4, 8) else None
+
+
+def _timestamp_type(value: bytes) -> int | None:
+    return to_timestamp_type(to_text(value))
+
+
+class _Row(NamedTuple):
+    suffix: str
+    field: str
+    read: Callable[[bytes], Any]
+    first: bool = False
+    """Headers repeat when a letter is buried again: the first one tells the origin, the last one the latest failure."""
+
+
+class _Family(NamedTuple):
+    format: LetterFormat
+    prefix: str
+    rows: tuple[_Row, ...]
+
+    def fields(self, record: Record) -> Fields:
+        """What the headers tell; an earlier row of a field wins over a later one."""
+        found: Fields = {}
+        for row in self.rows:
+            values = [value for name, value in record.headers if name == self.prefix + row.suffix and value is not None]
+            told = row.read(values[0 if row.first else -1]) if values else None
+            if told is not None and row.field not in found:
+                found[row.field] = told
+        return found
+
+
+_FAMILIES = (
+    _Family(
+        LetterFormat.SPRING,
+        "kafka_dlt-",
+        (
+            _Row("original-topic", "origin_topic", _text, first=True),
+            _Row("original-partition", "origin_partition", _number, first=True),
+            _Row("original-offset", "origin_offset", _number, first=True),
+            _Row("original-timestamp", "origin_timestamp_ms", _number, first=True),
+            _Row("original-timestamp-type", "origin_timestamp_type", _timestamp_type, first=True),
+            _Row("original-consumer-group", "consumer", _text),
+            # the outer exception is Spring's own wrapper; the cause is the listener's
+            _Row("exception-cause-fqcn", "exception_type", _class_name),
+            _Row("exception-fqcn", "exception_type", _class_name),
+            _Row("key-exception-fqcn", "exception_type", _class_name),
+            _Row("exception-message", "exception_message", _message),
+            _Row("key-exception-message", "exception_message", _message),
+            _Row("exception-stacktrace", "stack_digest", _digest),
+            _Row("key-exception-stacktrace", "stack_digest", _digest),
+        ),
+    ),
+    _Family(
+        LetterFormat.STREAMS,
+        "__streams.errors.",
+        (
+            _Row("topic", "origin_topic", _text),
+            _Row("partition", "origin_partition", _number),
+            _Row("offset", "origin_offset", _number),
+            _Row("exception", "exception_type", _exception_of_text),
+            _Row("message", "exception_message", _message),
+            _Row("stacktrace", "stack_digest", _digest),
+        ),
+    ),
+    _Family(
+        LetterFormat.CONNECT,
+        "__connect.errors.",
+        (
+            _Row("topic", "origin_topic", _text),
+            _Row("partition", "origin_partition", _number),
+            _Row("offset", "origin_offset", _number),
+            _Row("connector.name", "consumer", _text),
+            _Row("exception.class.name", "exception_type", _class_name),
+            _Row("exception.message", "exception_message", _message),
+            _Row("exception.stacktrace", "stack_digest", _digest),
+        ),
+    ),
+    _Family(
+        LetterFormat.SHARE_GROUP,
+        SHARE_GROUP_PREFIX,
+        (
+            _Row("topic", "origin_topic", _text),
+            _Row("partition", "origin_partition", _number),
+            _Row("offset", "origin_offset", _number),
+            _Row("group", "consumer", _text),
+            _Row("delivery.count", "attempts", _number),
+            _Row("message", "exception_message", _message),
+        ),
+    ),
+)

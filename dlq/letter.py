@@ -1,0 +1,257 @@
+"""The dead letter: the record byte for byte as it came, and headers that say why it is dead and what to do. No IO.
+
+Key, value and the record's own headers are never touched; None stays None. Headers of an earlier letter are replaced,
+so that a letter's letter is no bigger. A record too large for the topic still gets its letter: a claim letter, with the
+hash of the value that stays in the inbox.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, final
+
+from ..inbox.event import Header, Headers, Record
+from ..inbox.identity import outbox_id16
+from .foreign import LetterFormat, foreign_fields
+from .letter_headers import (
+    FORMAT_VERSION,
+    LETTER_HEADERS,
+    OUR_NAMES,
+    REPLAY,
+    REPLAY_COMMAND,
+    SHARE_GROUP_HEADERS,
+    SHARE_GROUP_PREFIX,
+    VERSION,
+    to_bytes,
+    to_text,
+)
+
+LETTER_BYTES_MAX: Final = 1_000_000
+"""librdkafka's default `message.max.bytes`: what is larger is refused by the producer before it reaches the broker."""
+
+LETTER_BYTES_MIN: Final = 65_536
+"""Room for our own headers at their longest (each is bounded, together below 40 KB) with something to spare."""
+
+FRAMING_BYTES: Final = 2_048
+"""Kept free for the batch's and the record's framing, and for the header that the outbox adds."""
+
+_HEADER_FRAMING_BYTES: Final = 10
+"""Two varints of at most five bytes around each header's name and value."""
+
+RELEASED: Final = "released"
+HELD: Final = "held"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A dead letter, whoever wrote it. What its headers do not say is None.
+
+    `headers` are the record's own. `left_out` names what a claim letter lacks: `value`, `headers`, `key`.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    format: LetterFormat = LetterFormat.TIDEGATE
+    dead_letter_id: str
+    reason: str | None = None
+    disposition: str | None = None
+    exception_type: str | None = None
+    exception_message: str | None = None
+    stack_digest: str | None = None
+    event_id: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    operation_id: str | None = None
+    traceparent: str | None = None
+    tenant: str | None = None
+    brand: str | None = None
+    consumer: str | None = None
+    handler: str | None = None
+    attempts: int | None = None
+    first_failed_at: datetime.datetime | None = None
+    last_failed_at: datetime.datetime | None = None
+    origin_topic: str | None = None
+    origin_incarnation: int | None = None
+    origin_partition: int | None = None
+    origin_offset: int | None = None
+    origin_timestamp_ms: int | None = None
+    origin_timestamp_type: int | None = None
+    schema_id: int | None = None
+    replay_count: int | None = None
+    claim: str | None = None
+    claim_bytes: int | None = None
+    left_out: tuple[str, ...] | None = None
+
+
+class Written(NamedTuple):
+    """A letter as it goes out."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def dead_letter_topic(topic: str, consumer: str) -> str:
+    """The topic of a consumer's dead letters from `topic`.
+
+    >>> dead_letter_topic("shop.orders", "billing-orders")
+    'shop.orders.billing-orders.dlq'
+    """
+    return f"{topic}.{consumer}.dlq"
+
+
+def dead_letter_id(
+    consumer: str, handler: str, operation_id: str, origin: Record, incarnation: int, ordinal: int
+) -> bytes:
+    """The letter's 16-byte identity, which is its outbox id: the same after any repeat of the same burial.
+
+    `ordinal` is the replay count: a letter after a replay is another letter. The origin is part of it, so that two
+    records of one key and one operation both keep theirs.
+    """
+    place = f"letter/{origin.topic}/{incarnation}/{origin.partition}/{origin.offset}"
+    topic = dead_letter_topic(origin.topic, consumer)
+    return outbox_id16(f"{consumer}/{handler}", operation_id, topic, origin.key, place, ordinal)
+
+
+def replay_command(letter_id: str) -> str:
+    """The command line that replays one letter.
+
+    >>> replay_command("00ff")
+    "tidegate dlq replay 00ff --reason 'cause repaired'"
+    """
+    return shlex.join(["tidegate", "dlq", "replay", letter_id, "--reason", "cause repaired"])
+
+
+def replay_instruction(letter: Letter) -> dict[str, Any]:
+    """The replay instruction as docs/dead-letter-format.md's JSON Schema describes it."""
+    return {
+        "version": FORMAT_VERSION,
+        "dead_letter_id": letter.dead_letter_id,
+        "consumer": letter.consumer,
+        "handler": letter.handler,
+        "event_id": letter.event_id,
+        "reason": letter.reason,
+        "replay_count": letter.replay_count,
+        "origin": {
+            "topic": letter.origin_topic,
+            "incarnation": letter.origin_incarnation,
+            "partition": letter.origin_partition,
+            "offset": letter.origin_offset,
+        },
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------ writing
+
+
+def write_letter(letter: Letter, limit_bytes: int = LETTER_BYTES_MAX) -> Written:
+    """The letter as key, value and headers, at most `limit_bytes` on the wire.
+
+    What does not fit becomes a claim letter: without its value or, where that does not help, without its own headers
+    or its key too, in that order. Our own headers are bounded, so this always ends.
+    """
+    assert limit_bytes >= LETTER_BYTES_MIN, f"a letter needs {LETTER_BYTES_MIN} bytes at least"
+    whole = _written(letter)
+    if _fits(whole, limit_bytes):
+        return whole
+    for left_out in _LEAVING_OUT:
+        claim = _written(_without(letter, left_out))
+        if _fits(claim, limit_bytes):
+            return claim
+    raise AssertionError("our own headers are bounded, so a letter of nothing else fits")
+
+
+_LEAVING_OUT = (("value",), ("headers",), ("value", "headers"), ("value", "headers", "key"))
+"""The value first: it is nearly always what is too large. Headers alone before both: a value that fits should go."""
+
+
+def _without(letter: Letter, left_out: tuple[str, ...]) -> Letter:
+    """The claim letter that stands for `letter`."""
+    value = letter.value or b""
+    return replace(
+        letter,
+        key=None if "key" in left_out else letter.key,
+        value=None if "value" in left_out else letter.value,
+        headers=() if "headers" in left_out else letter.headers,
+        claim=hashlib.sha256(value).hexdigest(),
+        claim_bytes=len(value),
+        left_out=left_out,
+    )
+
+
+def _written(letter: Letter) -> Written:
+    fields = [
+        (row.name, row.write(value)) for row in LETTER_HEADERS if (value := getattr(letter, row.field)) is not None
+    ]
+    ours = [*fields, *_derived(letter), *_share_group(dict(fields))]
+    kept = own_headers(letter.headers)
+    return Written(letter.key, letter.value, kept + tuple((name, to_bytes(text)) for name, text in ours))
+
+
+def own_headers(headers: Headers) -> Headers:
+    """The record's own headers: without those of an earlier letter, and without any that pretend to be one's."""
+    return tuple(header for header in headers if header[0] not in OUR_NAMES)
+
+
+def _derived(letter: Letter) -> list[tuple[str, str]]:
+    shown = _as_written(letter)
+    return [
+        (VERSION, str(FORMAT_VERSION)),
+        (REPLAY, json.dumps(replay_instruction(shown), ensure_ascii=False, separators=(",", ":"))),
+        (REPLAY_COMMAND, replay_command(shown.dead_letter_id)),
+    ]
+
+
+def _as_written(letter: Letter) -> Letter:
+    """The letter with its texts as the headers show them: bounded, and nothing in them that UTF-8 cannot hold."""
+    texts = {
+        row.field: row.write(value) for row in LETTER_HEADERS if isinstance(value := getattr(letter, row.field), str)
+    }
+    return replace(letter, **texts)
+
+
+def _share_group(fields: dict[str, str]) -> list[tuple[str, str]]:
+    by_field = {row.field: row.name for row in LETTER_HEADERS}
+    named = ((SHARE_GROUP_PREFIX + suffix, by_field[field]) for suffix, field in SHARE_GROUP_HEADERS)
+    return [(name, fields[ours]) for name, ours in named if ours in fields]
+
+
+def _fits(written: Written, limit_bytes: int) -> bool:
+    return written_bytes(written) + FRAMING_BYTES <= limit_bytes
+
+
+def written_bytes(written: Written) -> int:
+    """Bytes of key, value and headers, framing of the headers included."""
+    return len(written.key or b"") + len(written.value or b"") + sum(map(_header_bytes, written.headers))
+
+
+def _header_bytes(header: Header) -> int:
+    return len(to_bytes(header[0])) + len(header[1] or b"") + _HEADER_FRAMING_BYTES
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def read_letter(record: Record) -> Letter:
+    """The letter in `record`: ours, or one written by Spring, Kafka Streams, Kafka Connect or a share group.
+
+    Never raises: a header that makes no sense counts as absent, and a record that is no letter at all comes back with
+    `LetterFormat.NONE`. Everything in it is text that anybody may have written: show it, match it, don't believe it.
+    """
+    if record.header(LETTER_HEADERS[0].name) is not None:
+        fields = _our_fields(record)
+        return Letter(key=record.key, value=record.value, headers=own_headers(record.headers), **fields)
+    letter_format, headers, fields = foreign_fields(record)
+    return Letter(key=record.key, value=record.value, headers=headers, format=letter_format, **fields)
+
+
+def _our_fields(record: Record) -> dict[str, Any]:
+    texts = {name: to_text(value) for name, value in record.headers if value is not None}
+    fields: dict[str, Any] = dict.fromkeys((row.field for row in LETTER_HEADERS), None)
+    return fields | {row.field: row.read(texts[row.name]) for row in LETTER_HEADERS if row.name in texts}
