@@ -44,7 +44,7 @@ ifdef BENCH
 	@$(BIN)/python -m tests.services.require
 	@$(BIN)/python -m benchmarks.$(BENCH) $(ARGS)
 else
-	@$(BIN)/python -m tests.cases --benchmarks
+	@grep -l '__main__' benchmarks/*.py 2>/dev/null | sed 's|benchmarks/\(.*\)\.py|  make bench BENCH=\1|'
 endif
 
 cases: $(VENV)/.ready-dev ## list the known failures of others, the test that guards each, and what turns it red
