@@ -83,7 +83,7 @@ def _case(test: str, said: str) -> Case:
 
 def _labelled(said: str) -> dict[str, str]:
     """Each label with its text, which goes on over further lines up to an empty one or the next label."""
-    found = dict.fromkeys(LABELS, "")
+    found: dict[str, str] = dict.fromkeys(LABELS, "")
     current: str | None = None
     for line in said.splitlines():
         if match := LABEL.match(line):
