@@ -11,12 +11,11 @@ import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
+from ..inbox.database import DatabaseSettings
 from ..inbox.errors import ConfigurationError
 from ..inbox.tables import tables
 
@@ -69,11 +68,18 @@ def _listed(value: object) -> object:
     return value
 
 
-def _database_url(value: SecretStr | str) -> SecretStr:
+def _database_url(value: object) -> SecretStr:
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
-    if text:
-        _sqlalchemy_url(text)
-    return SecretStr(text)
+    if not isinstance(text, str):
+        raise ValueError("is not text")
+    if not text:
+        return SecretStr("")
+    scheme, found, rest = text.partition("://")
+    if not found or scheme not in ("postgresql", "postgres", "postgresql+asyncpg"):
+        raise ValueError("is not a PostgreSQL address (postgresql://user@host:5432/name)")
+    if not rest.partition("?")[0].partition("/")[2]:
+        raise ValueError("names no database (postgresql://user@host:5432/name)")
+    return SecretStr(f"postgresql://{rest}")
 
 
 def _schema(value: str) -> str:
@@ -136,11 +142,22 @@ class Database(_Strict):
         default=5.0, description="How long one attempt to connect may take before the database counts as away."
     )
 
-    def sqlalchemy_url(self) -> URL:
-        """The address with its password, for asyncpg. Raises ValueError where no `url` is set."""
-        url = _sqlalchemy_url(self.url.get_secret_value())
+    def dsn(self) -> str:
+        """The address with its password, in the form that libpq and asyncpg know. Empty where no `url` is set."""
+        url = self.url.get_secret_value()
         password = self.password.get_secret_value()
-        return url.set(password=password) if password else url
+        if not url or not password:
+            return url
+        return f"{url}{'&' if '?' in url else '?'}password={quote(password, safe='')}"
+
+    def pools(self) -> DatabaseSettings:
+        """The bounds of the connection pools."""
+        return DatabaseSettings(
+            pool_max=self.pool_max,
+            tx_pool_max=self.tx_pool_max,
+            connect_timeout_s=self.connect_timeout_s,
+            statement_timeout_s=self.statement_timeout_s,
+        )
 
 
 class Kafka(_Strict):
@@ -261,17 +278,3 @@ GROUPS: Final[Mapping[str, type[BaseModel]]] = {
     "health": Health,
     "log": Log,
 }
-
-
-def _sqlalchemy_url(text: str) -> URL:
-    """`sslmode`, which every other PostgreSQL client understands, is what asyncpg calls `ssl`."""
-    try:
-        url = make_url(text)
-    except ArgumentError:
-        raise ValueError("is not a database address") from None
-    if url.drivername not in ("postgresql", "postgres", "postgresql+asyncpg"):
-        raise ValueError("is not a PostgreSQL address")
-    if not url.database:
-        raise ValueError("names no database")
-    query = {("ssl" if key == "sslmode" else key): value for key, value in url.query.items()}
-    return url.set(drivername="postgresql+asyncpg", query=query)

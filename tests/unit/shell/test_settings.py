@@ -204,12 +204,22 @@ def test_a_password_inside_a_registry_address_is_refused_and_not_shown() -> None
     assert "hidden" not in str(found["registry.url"])
 
 
-def test_the_database_address_is_what_the_driver_wants() -> None:
-    environ = {"TIDEGATE_DATABASE_URL": "postgres://u@h/d?sslmode=require", "TIDEGATE_DATABASE_PASSWORD": "p@ss/word"}
-    url = load(environ).settings.database.sqlalchemy_url()
-    assert url.drivername == "postgresql+asyncpg"
-    assert url.password == "p@ss/word"
-    assert dict(url.query) == {"ssl": "require"}
+@pytest.mark.parametrize(
+    ("written", "dsn"),
+    [
+        ("postgres://u@h/d?sslmode=require", "postgresql://u@h/d?sslmode=require&password=p%40ss%2Fword"),
+        ("postgresql+asyncpg://u@h1:1,h2:2/d", "postgresql://u@h1:1,h2:2/d?password=p%40ss%2Fword"),
+        ("postgresql:///d?host=/run/pg", "postgresql:///d?host=/run/pg&password=p%40ss%2Fword"),
+    ],
+)
+def test_the_database_address_is_what_the_driver_wants(written: str, dsn: str) -> None:
+    environ = {"TIDEGATE_DATABASE_URL": written, "TIDEGATE_DATABASE_PASSWORD": "p@ss/word"}
+    assert load(environ).settings.database.dsn() == dsn
+
+
+@pytest.mark.parametrize("written", ["h:5432/d", "postgresql://h:5432", "postgresql://h/", "mysql://h/d", "postgresql"])
+def test_what_is_no_database_address_is_refused(written: str) -> None:
+    assert set(problems_of({"TIDEGATE_DATABASE_URL": written})) == {"database.url"}
 
 
 def test_dotted_keys_of_a_file_need_no_quotes(tmp_path: Path) -> None:

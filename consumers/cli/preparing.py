@@ -1,0 +1,70 @@
+"""What a verb starts from: the app and the settings, judged together, every problem of both at once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...inbox.database import Database
+from ...inbox.errors import ConfigurationError, Problem
+from ...inbox.store import Store
+from ...inbox.tables import tables
+from ..app import App, Consumer
+from ..layers import Effective, load
+from ..settings import Settings
+from .loading import load_app
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An app and the settings that its process runs with."""
+
+    app: App
+    effective: Effective
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.effective.settings
+
+
+def prepare(app_path: str | None, config: Path | None, needs: tuple[str, ...]) -> Prepared:
+    """Load both. Raises ConfigurationError with the problems of app, declarations and settings together."""
+    problems: list[Problem] = []
+    app = None
+    try:
+        app = load_app(app_path)
+        problems += app.problems()
+    except ConfigurationError as error:
+        problems += error.problems
+    try:
+        effective = load(os.environ, config, app.settings if app is not None else {}, needs)
+    except ConfigurationError as error:
+        raise ConfigurationError((*problems, *error.problems)) from None
+    if problems or app is None:
+        raise ConfigurationError(problems)
+    return Prepared(app, effective)
+
+
+def settings_only(app_path: str | None, config: Path | None, needs: tuple[str, ...] = ()) -> Effective:
+    """For verbs that need no app: its code settings count only if it is named."""
+    return load(os.environ, config, load_app(app_path).settings if app_path else {}, needs)
+
+
+def choose(app: App, name: str | None) -> Consumer:
+    """The consumer called `name`; the only one where none is named. Raises ConfigurationError."""
+    if name is None and len(app.consumers) == 1:
+        return next(iter(app.consumers.values()))
+    found = app.consumers.get(name or "")
+    if found is None:
+        known = ", ".join(app.consumers) or "none"
+        what = "it is not given" if name is None else f"the app {app.name!r} has no consumer {name!r}"
+        raise ConfigurationError.of("--consumer", what, f"name one of: {known}")
+    return found
+
+
+def open_store(settings: Settings, member: str) -> Store:
+    """The inbox of these settings; nothing is connected yet. `member` is shown in `pg_stat_activity`."""
+    database = Database(settings.database.dsn(), member=member, settings=settings.database.pools())
+    return Store(database, tables(settings.database.schema_name))
