@@ -87,7 +87,7 @@ def _labelled(said: str) -> dict[str, str]:
     current: str | None = None
     for line in said.splitlines():
         if match := LABEL.match(line):
-            current = match[1]
+            current = str(match[1])
             found[current] = match[2].strip()
         elif not line.strip():
             current = None
