@@ -1,0 +1,100 @@
+"""Questions about the cluster that no consumer is needed for: watermarks, topic ids, partition counts. Blocking calls.
+
+Called from a small thread pool of the client's own, never from the event loop or the poll loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, cast, final
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
+
+from ...inbox.errors import TransientError
+from ...inbox.event import Partition
+
+ANSWER_MAX_S: Final = 10.0
+"""A controller election or a broker restart takes less; who asks gets an error after that and asks again."""
+
+_MOCK: Final = "mockCluster"
+"""What librdkafka's mock cluster calls itself. It has no controller, for which `describe_topics` would wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """The cluster's word on a topic: `topic_id` None where it does not tell, `error` where there is no such topic."""
+
+    topic_id: str | None
+    partitions: int
+    error: str | None = None
+
+
+@final
+class Admin:
+    """Thread-safe; every method blocks, at most for about `ANSWER_MAX_S`, and raises TransientError."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._client = AdminClient(dict(config))
+        self._is_mock: bool | None = None
+
+    def watermarks(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
+        """Low watermark and last stable offset of each partition."""
+        low = self._list_offsets(partitions, EarliestSpec())
+        high = self._list_offsets(partitions, LatestSpec())
+        return {p: (self._offset(low[p]), self._offset(high[p])) for p in partitions}
+
+    def describe(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
+        """Facts about each of `topics`."""
+        try:
+            return self._listed(topics) if self._asks_a_mock() else self._described(topics)
+        except KafkaException as error:
+            raise TransientError(f"the cluster does not answer: {error.args[0].str()}") from error
+
+    def _list_offsets(self, partitions: Sequence[Partition], spec: OffsetSpec) -> dict[Partition, Future[Any]]:
+        asked = {TopicPartition(p.topic, p.number): spec for p in partitions}
+        futures = cast(
+            dict[TopicPartition, Future[Any]],
+            self._client.list_offsets(
+                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_MAX_S
+            ),
+        )
+        return {Partition(place.topic, place.partition): future for place, future in futures.items()}
+
+    def _offset(self, future: Future[Any]) -> int:
+        try:
+            return future.result().offset
+        except KafkaException as error:
+            raise TransientError(f"no watermark: {error.args[0].str()}") from error
+
+    def _asks_a_mock(self) -> bool:
+        if self._is_mock is None:
+            self._is_mock = str(self._client.list_topics(timeout=ANSWER_MAX_S).cluster_id).startswith(_MOCK)
+        return self._is_mock
+
+    def _described(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
+        futures = self._client.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_MAX_S)
+        return {topic: self._facts(future) for topic, future in futures.items()}
+
+    def _facts(self, future: Future[Any]) -> TopicFacts:
+        try:
+            found = future.result()
+        except KafkaException as raised:
+            error = raised.args[0]
+            if error.code() < 0:  # librdkafka's own: the cluster did not answer
+                raise
+            return TopicFacts(None, 0, f"{error.name()}: {error.str()}")
+        return TopicFacts(str(found.topic_id) if found.topic_id is not None else None, len(found.partitions))
+
+    def _listed(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
+        """By plain metadata of all topics: asking for one by name would make it on some clusters."""
+        known = self._client.list_topics(timeout=ANSWER_MAX_S).topics
+        return {
+            topic: TopicFacts(None, len(known[topic].partitions))
+            if topic in known
+            else TopicFacts(None, 0, "UNKNOWN_TOPIC_OR_PART: no such topic")
+            for topic in topics
+        }
