@@ -88,10 +88,10 @@ _INTRODUCTION = f"""\
 
 A value is looked for in four places, and the first that has it wins:
 
-1. the **environment**: `TIDEGATE_<GROUP>_<KEY>`, as `TIDEGATE_WORKER_POLL_MAX=500`;
+1. the **environment**: `TIDEGATE_<GROUP>_<KEY>`, as `TIDEGATE_WORKER_COMMIT_INTERVAL_S=5`;
 2. the **file** that `--config` or `{layers.CONFIG_VARIABLE}` names (TOML): a table for each group, as `[worker]` with
-   `poll_max = 500`;
-3. **code**: `App(..., settings={{"worker": {{"poll_max": 500}}}})`;
+   `commit_interval_s = 5`;
+3. **code**: `App(..., settings={{"worker": {{"commit_interval_s": 5}}}})`;
 4. the **default**.
 
 `tidegate config` prints every value in force with the place it came from, passwords masked. A key that does not exist
@@ -103,8 +103,9 @@ file or in code `_file`) holds a path, and that file's content without white spa
 in one place is an error.
 
 **librdkafka properties** go under `kafka.client`: in the file `[kafka.client]` with `sasl.username = "shop"`; in the
-environment the name in capitals with `_` for a dot (`TIDEGATE_KAFKA_CLIENT_SASL_USERNAME=shop`) and `__` for an
-underscore.
+environment the name in capitals with `_` for a dot (`TIDEGATE_KAFKA_CLIENT_SASL_USERNAME=shop`). Callbacks (`oauth_cb`)
+are given in code. The properties that tidegate's promise rests on (offset storing, reset and isolation, group identity)
+are refused in any spelling, each with its reason.
 
 Whole numbers are written in digits. What a template engine makes of a large number (`1.2e+06`) is refused with the
 key's name; switches are `true` or `false` and nothing else.

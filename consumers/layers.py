@@ -1,14 +1,16 @@
 """Settings from their four sources, in one order: environment, file, code, default. Every problem is found at once.
 
-| source | how a key is written there | example for `worker.poll_max` |
+| source | how a key is written there | example for `worker.commit_interval_s` |
 |---|---|---|
-| environment | `TIDEGATE_<GROUP>_<KEY>` | `TIDEGATE_WORKER_POLL_MAX=500` |
-| file (TOML; `--config` or `TIDEGATE_CONFIG`) | a table for each group | `[worker]`, `poll_max = 500` |
-| code | `App(..., settings={...})` | `settings={"worker": {"poll_max": 500}}` |
+| environment | `TIDEGATE_<GROUP>_<KEY>` | `TIDEGATE_WORKER_COMMIT_INTERVAL_S=5` |
+| file (TOML; `--config` or `TIDEGATE_CONFIG`) | a table for each group | `[worker]`, `commit_interval_s = 5` |
+| code | `App(..., settings={...})` | `settings={"worker": {"commit_interval_s": 5}}` |
 
-A librdkafka property in the environment is written as Confluent's images do: `TIDEGATE_KAFKA_CLIENT_` and the name in
-capitals, `_` for a dot, `__` for an underscore. Each secret may be given as `..._file` (`..._FILE`) instead: the path
-of a file whose content, without white space around it, is the secret.
+A librdkafka property in the environment is written as `TIDEGATE_KAFKA_CLIENT_` and its name in capitals with `_` for a
+dot. Everywhere it is understood in any case and with `_` or `-` for a dot.
+
+Each secret may be given as `..._file` (`..._FILE`) instead: the path of a file whose content, without white space around
+it, is the secret.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from ..inbox.errors import ConfigurationError, Problem
+from .client import config
+from .client.config import ClientOptions, spelled
 from .settings import GROUPS, Settings, masked_address
 
 PREFIX: Final = "TIDEGATE_"
@@ -66,7 +70,7 @@ class Effective:
 
 
 def fields() -> dict[str, FieldInfo]:
-    """Every setting by its dotted key, as `worker.poll_max`."""
+    """Every setting by its dotted key, as `worker.commit_interval_s`."""
     return {
         f"{group}.{field.alias or name}": field
         for group, model in GROUPS.items()
@@ -85,8 +89,7 @@ def is_secret(key: str) -> bool:
 def variable(key: str) -> str:
     """The environment variable of a dotted key."""
     if key.startswith(CLIENT_TABLE):
-        name = key.removeprefix(CLIENT_TABLE).replace("_", "__").replace(".", "_")
-        return f"{PREFIX}KAFKA_CLIENT_{name.upper()}"
+        return f"{PREFIX}KAFKA_CLIENT_{key.removeprefix(CLIENT_TABLE).replace('.', '_').upper()}"
     return PREFIX + key.replace(".", "_").upper()
 
 
@@ -138,7 +141,7 @@ def _key_of(name: str) -> str:
     rest = name.removeprefix(PREFIX)
     if rest.startswith("KAFKA_CLIENT_"):
         prop = rest.removeprefix("KAFKA_CLIENT_").lower()
-        return CLIENT_TABLE + prop.replace("__", "\0").replace("_", ".").replace("\0", "_")
+        return CLIENT_TABLE + spelled(prop)
     group, _, field = rest.lower().partition("_")
     return f"{group}.{field}"
 
@@ -160,7 +163,13 @@ def _from_file(path: Path, problems: list[Problem]) -> dict[str, Entry]:
 
 
 def _from_mapping(tree: Mapping[str, Any], origin: str, problems: list[Problem]) -> dict[str, Entry]:
-    return _known({key: Entry(value, origin) for key, value in _flat(tree)}, problems)
+    found: dict[str, Entry] = {}
+    for key, value in _flat(tree):
+        known_as = CLIENT_TABLE + spelled(key.removeprefix(CLIENT_TABLE)) if key.startswith(CLIENT_TABLE) else key
+        if known_as in found:
+            problems.append(Problem(key, f"it is given twice in {origin}, in two spellings", "keep one of them"))
+        found[known_as] = Entry(value, origin)
+    return _known(found, problems)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -267,14 +276,24 @@ def _invalid(key: str, message: str, entry: Entry | None) -> Problem:
 
 
 def _client_problems(given: Mapping[str, Entry]) -> list[Problem]:
-    return [
-        Problem(
-            key, f"{entry.value!r}: is not a whole number (from {entry.origin})", "write it in digits, without exponent"
-        )
-        for key, entry in given.items()
-        if key.startswith(CLIENT_TABLE)
-        and _NUMERIC_PROPERTY.search(key)
-        and (isinstance(entry.value, float) or _EXPONENT.fullmatch(str(entry.value)))
+    """Properties that the promise rests on are refused, and so are numbers that went through a template engine."""
+    client = {key: entry for key, entry in given.items() if key.startswith(CLIENT_TABLE)}
+    protocol = given.get("kafka.group_protocol")
+    options = ClientOptions(
+        bootstrap="",
+        group="",
+        topics=("-",),
+        protocol="classic" if protocol is not None and protocol.value == "classic" else "consumer",
+        kafka={key.removeprefix(CLIENT_TABLE): entry.value for key, entry in client.items()},
+    )
+    found = [
+        Problem(CLIENT_TABLE + p.key, f"{p.what} (from {client[CLIENT_TABLE + p.key].origin})", p.fix)
+        for p in config.problems(options)
+    ]
+    return found + [
+        Problem(key, f"{entry.value!r}: is not a whole number (from {entry.origin})", "write it in digits")
+        for key, entry in client.items()
+        if _NUMERIC_PROPERTY.search(key) and (isinstance(entry.value, float) or _EXPONENT.fullmatch(str(entry.value)))
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
@@ -18,6 +18,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ..inbox.database import DatabaseSettings
 from ..inbox.errors import ConfigurationError
 from ..inbox.tables import tables
+from .client.config import ClientOptions
+from .codecs.codec import CodecSettings
+from .engine.policy import EnginePolicy
 
 MEBIBYTE: Final = 1024 * 1024
 
@@ -169,6 +172,14 @@ class Kafka(_Strict):
         description="`consumer` is KIP-848 (brokers from 4.0 on); `classic` is cooperative, for older brokers. One for "
         "the whole group.",
     )
+    group_instance_id: str = Field(
+        default="",
+        description="Makes this a static member: only where each replica has a name of its own (a StatefulSet's pod). "
+        "A static member that left keeps its partitions from the others until its session ends.",
+    )
+    client_id: str = Field(
+        default="tidegate", description="How this process is called in the broker's logs and quotas."
+    )
     client: dict[str, Any] = Field(
         default_factory=dict,
         repr=False,
@@ -194,32 +205,33 @@ class Worker(_Strict):
 
     window_records_max: Count = Field(
         default=50_000,
-        description="Records in memory before partitions pause: some ten batches, so that the database never waits.",
+        description="Records in memory before partitions pause: ten batches, so that the database never waits. They "
+        "resume at half of it.",
     )
-    window_bytes_max: Count = Field(
-        default=128 * MEBIBYTE,
-        description="Bytes in memory before partitions pause, whichever comes first. Decoded events take two to four "
-        "times as much; a container of 1 GiB holds that.",
-    )
-    poll_max: Count = Field(
-        default=2_000,
-        description="Records in one poll: large enough that the poll's own cost vanishes, small enough to be decoded "
-        "within 20 ms.",
+    window_bytes_max: Annotated[int, BeforeValidator(_whole), Field(ge=MEBIBYTE)] = Field(
+        default=64 * MEBIBYTE,
+        description="Bytes in memory before partitions pause, whichever comes first; as much again is prefetched by "
+        "the client. Decoded events take a few times their bytes.",
     )
     commit_interval_s: Seconds = Field(
         default=1.0,
-        description="How often offsets go to Kafka. They are for the lag figures and for alarms; the truth is in "
-        "PostgreSQL, so a second costs nothing after a crash.",
+        description="How often offsets go to Kafka. They are for lag figures and alarms; the truth is in PostgreSQL, "
+        "so a second costs nothing after a crash.",
+    )
+    revoke_budget_s: Seconds = Field(
+        default=20.0,
+        description="How long handlers in flight may go on when Kafka takes partitions away. The whole group waits for "
+        "it; Kafka's own limit is `max.poll.interval.ms` (5 minutes).",
     )
     drain_budget_s: Seconds = Field(
         default=20.0,
-        description="After SIGTERM, and when partitions are taken away: how long handlers in flight may go on. Below "
-        "Kubernetes' default grace period of 30 s with room for commit and leave.",
+        description="How long handlers in flight may go on after SIGTERM. Below Kubernetes' default grace period of "
+        "30 s with room for commit and leave.",
     )
     close_budget_s: Seconds = Field(
-        default=8.0,
+        default=5.0,
         description="After the drain: how long commit, leaving the group and closing may take before the process exits "
-        "anyway. Together with the drain it is below 30 s.",
+        "anyway.",
     )
     handler_threads_max: Count = Field(
         default=32, description="Threads for `def` handlers: what a process can have waiting at once without asyncio."
@@ -268,6 +280,35 @@ class Settings(_Strict):
     worker: Worker = Field(default_factory=Worker)
     health: Health = Field(default_factory=Health)
     log: Log = Field(default_factory=Log)
+
+    def client_options(self, group: str, topics: Sequence[str]) -> ClientOptions:
+        """What the Kafka clients of a consumer are made from."""
+        return ClientOptions(
+            bootstrap=self.kafka.bootstrap_servers,
+            group=group,
+            topics=tuple(topics),
+            protocol=self.kafka.group_protocol,
+            kafka=self.kafka.client,
+            instance_id=self.kafka.group_instance_id or None,
+            window_bytes=self.worker.window_bytes_max,
+            client_id=self.kafka.client_id,
+        )
+
+    def engine_policy(self) -> EnginePolicy:
+        """The engine's bounds; what was paused resumes at half."""
+        return EnginePolicy(
+            window_records_max=self.worker.window_records_max,
+            window_records_low=self.worker.window_records_max // 2,
+            window_bytes_max=self.worker.window_bytes_max,
+            window_bytes_low=self.worker.window_bytes_max // 2,
+            commit_interval_s=self.worker.commit_interval_s,
+        )
+
+    def codec_settings(self) -> CodecSettings:
+        """Where the codec finds its schemas."""
+        user, password = self.registry.user, self.registry.password.get_secret_value()
+        client = {"basic.auth.user.info": f"{user}:{password}"} if user or password else {}
+        return CodecSettings(registry=self.registry.url, registry_client=client)
 
 
 GROUPS: Final[Mapping[str, type[BaseModel]]] = {

@@ -1,4 +1,4 @@
-"""The options that several verbs share, and the two consoles: results to standard output, all else to standard error."""
+"""Options that several verbs share, and the two consoles: results to standard output, all else to standard error."""
 
 from __future__ import annotations
 

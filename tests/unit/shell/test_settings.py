@@ -23,30 +23,30 @@ def value(effective: Effective, key: str) -> tuple[str, str]:
 
 def test_the_environment_wins_over_the_file_over_code_over_the_default(tmp_path: Path) -> None:
     file = tmp_path / "tidegate.toml"
-    file.write_text("[worker]\npoll_max = 2\ncommit_interval_s = 2.5\n")
-    code = {"worker": {"poll_max": 3, "commit_interval_s": 3.5, "window_records_max": 3}}
-    effective = load({"TIDEGATE_WORKER_POLL_MAX": "1"}, file, code)
-    assert value(effective, "worker.poll_max") == ("1", "environment TIDEGATE_WORKER_POLL_MAX")
+    file.write_text("[worker]\nwindow_records_max = 2\ncommit_interval_s = 2.5\n")
+    code = {"worker": {"window_records_max": 3, "commit_interval_s": 3.5, "revoke_budget_s": 3}}
+    effective = load({"TIDEGATE_WORKER_WINDOW_RECORDS_MAX": "1"}, file, code)
+    assert value(effective, "worker.window_records_max") == ("1", "environment TIDEGATE_WORKER_WINDOW_RECORDS_MAX")
     assert value(effective, "worker.commit_interval_s") == ("2.5", f"file {file}")
-    assert value(effective, "worker.window_records_max") == ("3", "code")
+    assert value(effective, "worker.revoke_budget_s") == ("3.0", "code")
     assert value(effective, "worker.drain_budget_s") == ("20.0", "default")
 
 
 def test_the_file_may_be_named_by_the_environment_and_the_option_wins(tmp_path: Path) -> None:
     named, chosen = tmp_path / "named.toml", tmp_path / "chosen.toml"
-    named.write_text("[worker]\npoll_max = 1\n")
-    chosen.write_text("[worker]\npoll_max = 2\n")
-    assert load({"TIDEGATE_CONFIG": str(named)}).settings.worker.poll_max == 1
-    assert load({"TIDEGATE_CONFIG": str(named)}, chosen).settings.worker.poll_max == 2
+    named.write_text("[worker]\nwindow_records_max = 1\n")
+    chosen.write_text("[worker]\nwindow_records_max = 2\n")
+    assert load({"TIDEGATE_CONFIG": str(named)}).settings.worker.window_records_max == 1
+    assert load({"TIDEGATE_CONFIG": str(named)}, chosen).settings.worker.window_records_max == 2
 
 
 def test_unknown_keys_are_errors_in_every_source(tmp_path: Path) -> None:
     file = tmp_path / "tidegate.toml"
-    file.write_text("[worker]\npoll_maximum = 1\n[workers]\nx = 1\n")
+    file.write_text("[worker]\nwindow_records_maximum = 1\n[workers]\nx = 1\n")
     found = problems_of({"TIDEGATE_DATABSE_URL": "x"}, file=file, code={"log": {"colour": "red"}})
-    assert set(found) == {"TIDEGATE_DATABSE_URL", "worker.poll_maximum", "workers.x", "log.colour"}
+    assert set(found) == {"TIDEGATE_DATABSE_URL", "worker.window_records_maximum", "workers.x", "log.colour"}
     assert "TIDEGATE_DATABASE_URL" in found["TIDEGATE_DATABSE_URL"].fix
-    assert "worker.poll_max" in found["worker.poll_maximum"].fix
+    assert "worker.window_records_max" in found["worker.window_records_maximum"].fix
 
 
 def test_other_peoples_variables_are_left_alone() -> None:
@@ -96,10 +96,10 @@ def test_a_whole_number_is_digits_and_nothing_else(written: str) -> None:
     Parts: real (environment parser)
     Red when: settings.py `_whole` returns int(float(value)) instead of asking for digits
     """
-    found = problems_of({"TIDEGATE_WORKER_POLL_MAX": written})
-    assert set(found) == {"worker.poll_max"}
-    assert "whole number" in found["worker.poll_max"].what
-    assert "TIDEGATE_WORKER_POLL_MAX" in found["worker.poll_max"].what
+    found = problems_of({"TIDEGATE_WORKER_WINDOW_RECORDS_MAX": written})
+    assert set(found) == {"worker.window_records_max"}
+    assert "whole number" in found["worker.window_records_max"].what
+    assert "TIDEGATE_WORKER_WINDOW_RECORDS_MAX" in found["worker.window_records_max"].what
 
 
 @pytest.mark.parametrize("name", ["MAX_POLL_INTERVAL_MS", "QUEUED_MAX_MESSAGES_KBYTES", "FETCH_MAX_BYTES"])
@@ -112,6 +112,65 @@ def test_an_exponent_in_a_client_property_is_refused_with_its_name(name: str) ->
     """
     found = problems_of({f"TIDEGATE_KAFKA_CLIENT_{name}": "1.048576e+06"})
     assert set(found) == {"kafka.client." + name.lower().replace("_", ".")}
+
+
+@pytest.mark.parametrize(
+    "written", ["enable.auto.commit", "ENABLE_AUTO_COMMIT", "Enable-Auto.Commit", "auto.commit.enable"]
+)
+@pytest.mark.parametrize("source", ["environment", "file", "code"])
+def test_auto_commit_is_refused_in_every_spelling_and_source(tmp_path: Path, written: str, source: str) -> None:
+    """Nothing may mark a record done before its handler is: the setting is refused wherever and however it is written.
+
+    Case: B06
+    Parts: real (environment, file and code parser)
+    Red when: layers.py `_client_problems` leaves out `config.problems(options)`
+    """
+    if source == "environment":
+        name = written.replace(".", "_").replace("-", "_").upper()
+        found = problems_of({f"TIDEGATE_KAFKA_CLIENT_{name}": "true"})
+    elif source == "file":
+        file = tmp_path / "tidegate.toml"
+        file.write_text(f'[kafka.client]\n"{written}" = true\n')
+        found = problems_of({}, file=file)
+    else:
+        found = problems_of({}, code={"kafka": {"client": {written: True}}})
+    (problem,) = found.values()
+    assert "auto" in problem.key
+    assert "only after its record is handled" in problem.what
+    assert source in problem.what
+    assert problem.fix == "take it out"
+
+
+def test_every_refused_property_is_told_at_once() -> None:
+    names = ["ENABLE_AUTO_COMMIT", "AUTO_OFFSET_RESET", "ISOLATION_LEVEL", "GROUP_ID", "SESSION_TIMEOUT_MS"]
+    assert len(problems_of({f"TIDEGATE_KAFKA_CLIENT_{name}": "x" for name in names})) == len(names)
+
+
+def test_one_property_in_two_spellings_is_a_problem() -> None:
+    found = problems_of({}, code={"kafka": {"client": {"sasl.username": "a", "SASL_USERNAME": "b"}}})
+    assert "twice" in str(found)
+
+
+def test_what_the_rooms_are_made_from_follows_from_the_settings() -> None:
+    settings = load(
+        {
+            "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": "k:9092",
+            "TIDEGATE_KAFKA_GROUP_PROTOCOL": "classic",
+            "TIDEGATE_KAFKA_CLIENT_SESSION_TIMEOUT_MS": "6000",
+            "TIDEGATE_REGISTRY_URL": "http://a,http://b",
+            "TIDEGATE_REGISTRY_USER": "u",
+            "TIDEGATE_REGISTRY_PASSWORD": "p:w",
+            "TIDEGATE_WORKER_WINDOW_RECORDS_MAX": "10",
+            "TIDEGATE_DATABASE_POOL_MAX": "3",
+        }
+    ).settings
+    options = settings.client_options("billing", ["orders"])
+    assert (options.bootstrap, options.group, options.topics) == ("k:9092", "billing", ("orders",))
+    assert (options.protocol, options.kafka["session.timeout.ms"], options.instance_id) == ("classic", "6000", None)
+    assert (settings.engine_policy().window_records_max, settings.engine_policy().window_records_low) == (10, 5)
+    assert settings.codec_settings().registry == ("http://a", "http://b")
+    assert settings.codec_settings().registry_client == {"basic.auth.user.info": "u:p:w"}
+    assert settings.database.pools().pool_max == 3
 
 
 def test_text_that_looks_like_a_number_stays_text() -> None:
@@ -145,8 +204,8 @@ def test_a_switch_is_true_or_false_and_nothing_else(written: str) -> None:
 
 def test_values_from_the_file_are_as_strict(tmp_path: Path) -> None:
     file = tmp_path / "tidegate.toml"
-    file.write_text('[worker]\npoll_max = 1.0\n[database]\nurl = 5\n[log]\nexception_messages = "maybe"\n')
-    assert set(problems_of({}, file=file)) == {"worker.poll_max", "database.url", "log.exception_messages"}
+    file.write_text('[worker]\nwindow_records_max = 1.0\n[database]\nurl = 5\n[log]\nexception_messages = "maybe"\n')
+    assert set(problems_of({}, file=file)) == {"worker.window_records_max", "database.url", "log.exception_messages"}
 
 
 @pytest.mark.parametrize(
@@ -224,9 +283,16 @@ def test_what_is_no_database_address_is_refused(written: str) -> None:
 
 def test_dotted_keys_of_a_file_need_no_quotes(tmp_path: Path) -> None:
     file = tmp_path / "tidegate.toml"
-    file.write_text('[kafka.client]\nsasl.username = "shop"\n"security.protocol" = "SASL_SSL"\nlog_cache.x = true\n')
+    file.write_text(
+        '[kafka.client]\nsasl.username = "shop"\n"security.protocol" = "SASL_SSL"\n'
+        '"Enable_SSL-certificate.verification" = true\n'
+    )
     client = load({}, file).settings.kafka.client
-    assert client == {"sasl.username": "shop", "security.protocol": "SASL_SSL", "log_cache.x": "true"}
+    assert client == {
+        "sasl.username": "shop",
+        "security.protocol": "SASL_SSL",
+        "enable.ssl.certificate.verification": "true",
+    }
 
 
 def test_every_key_has_a_variable_of_its_own_that_leads_back_to_it() -> None:
