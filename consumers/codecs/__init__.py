@@ -1,0 +1,1 @@
+"""Codecs: bytes from Kafka become typed values, and values become bytes; whatever cannot is refused by name."""

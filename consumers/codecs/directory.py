@@ -1,0 +1,147 @@
+"""A directory of `.avsc` files as the embedded registry: `<id>.avsc` or `<id>-<anything>.avsc`, one schema in each.
+
+A schema may use types that other files define; a file without an id in its name (`address.avsc`) serves for that alone.
+Where several files define a name the one without an id goes first, then the highest id. An id's content is final, as in
+any registry: a file that was read is not read again, one that was missing is looked for again after a moment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from ...inbox.clock import Clock
+from ...inbox.errors import ConfigurationError, DependencyError, RecordError
+from ...inbox.outcome import Reason
+from .codec import REGISTRY
+from .schemas import Ref, SchemaError, Union, parse, short_name, undefined_names
+from .source import SchemaText
+
+_FILE: Final = re.compile(r"(\d+)(-.*)?\.avsc")
+
+MISSING_TTL_S: Final = 1.0
+"""How long a missing id stays missing before the directory is looked at again: a glance at a directory costs 20 us."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The directory as it was seen: files by id, and all `.avsc` files, those without an id first, then by falling id."""
+
+    by_id: dict[int, Path]
+    paths: tuple[Path, ...]
+    seen_at_s: float
+
+
+@final
+class SchemaDirectory:
+    """The `SchemaSource` over one directory."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        if not path.is_dir():
+            raise ConfigurationError.of(
+                "registry",
+                f"{path} is not a directory",
+                "name a directory of .avsc files, or a registry by its http:// URL",
+            )
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._listing: _Listing | None = None
+
+    def by_id(self, schema_id: int) -> SchemaText:
+        """See `SchemaSource.by_id`. A missing file is an unknown schema at once: nothing lags behind here."""
+        path = self._listed(schema_id)
+        if path is None:
+            raise RecordError(Reason.UNKNOWN_SCHEMA, f"schema {schema_id} has no file in the schema directory")
+        text = _read(path)
+        try:
+            return SchemaText(text, self._references(text, path))
+        except SchemaError as error:
+            raise DependencyError(REGISTRY, f"{path.name} cannot be used: {error}") from None
+
+    def for_writing(self, topic: str, full_name: str, declared: str | None) -> tuple[int, SchemaText]:
+        """See `SchemaSource.for_writing`. The highest id wins whose root is that type or a union with it."""
+        listing = self._refreshed()
+        for schema_id in sorted(listing.by_id, reverse=True):
+            text = self.by_id(schema_id)
+            if full_name in _root_names(text) and (declared is None or _same(text, declared)):
+                return schema_id, text
+        raise ValueError(f"no file of the schema directory holds {full_name} as it is to be written to {topic}")
+
+    def _listed(self, schema_id: int) -> Path | None:
+        listing = self._listing
+        if listing is None or (
+            schema_id not in listing.by_id and self._clock.monotonic_s() >= listing.seen_at_s + MISSING_TTL_S
+        ):
+            listing = self._refreshed()
+        return listing.by_id.get(schema_id)
+
+    def _refreshed(self) -> _Listing:
+        with self._lock:
+            by_id: dict[int, Path] = {}
+            shared: list[Path] = []
+            for path in self._files():
+                matched = _FILE.fullmatch(path.name)
+                if matched is None:
+                    shared.append(path)
+                    continue
+                _keep_one(by_id, int(matched[1]), path)
+            paths = (*shared, *(by_id[schema_id] for schema_id in sorted(by_id, reverse=True)))
+            self._listing = _Listing(by_id, paths, self._clock.monotonic_s())
+            return self._listing
+
+    def _files(self) -> list[Path]:
+        try:
+            return sorted(self._path / name for name in os.listdir(self._path) if name.endswith(".avsc"))
+        except OSError as error:
+            raise DependencyError(REGISTRY, f"the schema directory cannot be read: {error.strerror}") from None
+
+    def _references(self, text: str, path: Path) -> tuple[str, ...]:
+        """The files that define what the schema uses without defining it, what they need themselves first."""
+        texts = [text]
+        while missing := undefined_names(texts):
+            name = min(missing)
+            found = self._definition(name, path)
+            if found is None or found in texts:
+                raise SchemaError(f"no file of the directory defines {name}")
+            texts.append(found)
+        return tuple(reversed(texts[1:]))
+
+    def _definition(self, name: str, user: Path) -> str | None:
+        for path in (self._listing or self._refreshed()).paths:
+            if path != user and short_name(name) in (text := _read(path)) and name in _root_names(SchemaText(text)):
+                return text
+        return None
+
+
+def _keep_one(by_id: dict[int, Path], schema_id: int, path: Path) -> None:
+    other = by_id.setdefault(schema_id, path)
+    if other != path:
+        raise DependencyError(
+            REGISTRY, f"two files of the schema directory claim id {schema_id}: {other.name}, {path.name}"
+        )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DependencyError(REGISTRY, f"{path.name} cannot be read: {type(error).__name__}") from None
+
+
+def _root_names(schema: SchemaText) -> frozenset[str]:
+    """The full names of the named types at a schema's top."""
+    try:
+        root = parse(schema.text, schema.references, partial=True).root
+    except SchemaError:
+        return frozenset()
+    branches = root.branches if isinstance(root, Union) else (root,)
+    return frozenset(branch.name for branch in branches if isinstance(branch, Ref))
+
+
+def _same(text: SchemaText, declared: str) -> bool:
+    return parse(text.text, text.references) == parse(declared, text.references)

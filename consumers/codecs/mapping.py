@@ -1,0 +1,304 @@
+"""Payload classes: which class a full name belongs to, what a class's field accepts, how an instance is made. No IO.
+
+A class is known by its `__avro_name__`, else by its own name, which matches the full name or the last part of it. A
+field's annotation may also ask for a logical type's base value (`int` for a timestamp, `str` for a uuid).
+"""
+
+from __future__ import annotations
+
+import collections.abc as abc
+import dataclasses
+import enum
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar, cast, final
+
+import pydantic
+
+from ...inbox.errors import ConfigurationError, RecordError
+from ...inbox.outcome import Reason
+from .schemas import short_name
+
+ANY: Final[Any] = Any
+"""No class asks for anything: records become the class declared for their name, else dicts."""
+
+FAULTS_OF_CLASSES: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, AssertionError)
+"""What a payload class's own checks may raise; it becomes a RecordError, without the text (it may quote the payload)."""
+
+_LISTS: Final = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
+_MAPS: Final = (dict, abc.Mapping, abc.MutableMapping)
+
+
+class Mismatch(Exception):
+    """A class cannot be made from a schema, whatever the record. The message names field and types."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassField:
+    """A field of a payload class: what it accepts, and whether it has to be given."""
+
+    accepts: Any
+    required: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a record is turned into: a class with these fields, or a dict that takes all (`fields` is None)."""
+
+    cls: type | None
+    fields: Mapping[str, ClassField] | None
+    checks_itself: bool = False
+    """True for pydantic models: a field whose type is not known here gets the natural value, and the model decides."""
+    positional: bool = False
+    """The constructor takes the fields in their order."""
+
+
+DICT: Final = Shape(None, None)
+
+
+def full_name_of(cls: type) -> str:
+    """The name by which a class declares itself, full or short."""
+    return getattr(cls, "__avro_name__", cls.__name__)
+
+
+@final
+class Classes:
+    """The payload classes of an application, looked up by full name."""
+
+    def __init__(self, classes: Iterable[type] = ()) -> None:
+        self._by_name: dict[str, type] = {}
+        for cls in classes:
+            if cls is not dict and _is_shaped(cls):
+                self._add(cls)
+
+    def _add(self, cls: type) -> None:
+        name = full_name_of(cls)
+        known = self._by_name.setdefault(name, cls)
+        if known is not cls:
+            raise ConfigurationError.of(
+                "types",
+                f"{known.__module__}.{known.__qualname__} and {cls.__module__}.{cls.__qualname__} are both {name}",
+                "give one of them its full name in `__avro_name__`",
+            )
+
+    def find(self, full_name: str) -> type | None:
+        """The class for a full name: exact before short."""
+        return self._by_name.get(full_name) or self._by_name.get(short_name(full_name))
+
+    def __iter__(self) -> abc.Iterator[type]:
+        return iter(self._by_name.values())
+
+
+def _is_shaped(cls: Any) -> bool:
+    return isinstance(cls, type) and (dataclasses.is_dataclass(cls) or issubclass(cls, pydantic.BaseModel))
+
+
+def shape_of(accepts: Any, full_name: str, classes: Classes) -> Shape:
+    """What a record called `full_name` becomes where `accepts` is asked for.
+
+    Raises:
+        Mismatch: no record can become that.
+    """
+    if accepts is ANY:
+        cls = classes.find(full_name)
+        return DICT if cls is None else _class_shape(cls)
+    members = [plain(member) for member in members_of(accepts)]
+    if any(member is ANY for member in members):
+        return shape_of(ANY, full_name, classes)
+    shaped = [member for member in members if _is_shaped(member)]
+    named = [cls for cls in shaped if full_name_of(cls) in (full_name, short_name(full_name))]
+    if named or len(shaped) == 1:
+        return _class_shape((named or shaped)[0])
+    if any(typing.get_origin(member) in _MAPS or member in _MAPS or typing.is_typeddict(member) for member in members):
+        return DICT
+    raise Mismatch(f"{shown(accepts)} cannot be made from a record")
+
+
+def _class_shape(cls: type) -> Shape:
+    if issubclass(cls, pydantic.BaseModel):
+        return Shape(cls, _model_fields(cls), checks_itself=True)
+    hints = typing.get_type_hints(cls)
+    given = [item for item in dataclasses.fields(cast("Any", cls)) if item.init]
+    fields = {item.name: ClassField(hints[item.name], _is_required(item)) for item in given}
+    return Shape(cls, fields, positional=not any(item.kw_only for item in given))
+
+
+def _is_required(item: dataclasses.Field[Any]) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+
+
+def _model_fields(cls: type[pydantic.BaseModel]) -> dict[str, ClassField]:
+    fields: dict[str, ClassField] = {}
+    for name, item in cls.model_fields.items():
+        alias = item.validation_alias if isinstance(item.validation_alias, str) else item.alias
+        fields[alias or name] = ClassField(item.annotation, item.is_required())
+    return fields
+
+
+def builder(shape: Shape, names: Sequence[str | None]) -> Callable[[list[Any]], Any]:
+    """The function from a record's values to the dict or instance; a name of None is a value that nobody asked for."""
+    kept = [name for name in names if name is not None]
+    pick = None if len(kept) == len(names) else _picker([i for i, name in enumerate(names) if name is not None])
+    cls = shape.cls
+    if cls is None:
+        return _dict_builder(kept, pick)
+    make: Callable[..., Any] = cls.model_validate if issubclass(cls, pydantic.BaseModel) else cls
+    fields = list(shape.fields or {})
+    if shape.positional and kept == fields[: len(kept)]:
+        return _positional_builder(make, pick, cls.__name__)
+    if shape.positional and sorted(kept) == sorted(fields[: len(kept)]):
+        order = [names.index(name) for name in fields[: len(kept)]]
+        return _positional_builder(make, _picker(order), cls.__name__)
+    return _keyword_builder(make, kept, pick, issubclass(cls, pydantic.BaseModel), cls.__name__)
+
+
+def _picker(indexes: list[int]) -> Callable[[list[Any]], list[Any]]:
+    def pick(values: list[Any]) -> list[Any]:
+        return [values[index] for index in indexes]
+
+    return pick
+
+
+def _dict_builder(names: list[str], pick: Callable[[list[Any]], list[Any]] | None) -> Callable[[list[Any]], Any]:
+    if pick is None:
+        return lambda values: dict(zip(names, values, strict=False))
+    return lambda values: dict(zip(names, pick(values), strict=False))
+
+
+def _positional_builder(
+    make: Callable[..., Any], pick: Callable[[list[Any]], list[Any]] | None, name: str
+) -> Callable[[list[Any]], Any]:
+    def build(values: list[Any]) -> Any:
+        try:
+            return make(*values) if pick is None else make(*pick(values))
+        except FAULTS_OF_CLASSES as error:
+            raise refused(name, error) from None
+
+    return build
+
+
+def _keyword_builder(
+    make: Callable[..., Any],
+    names: list[str],
+    pick: Callable[[list[Any]], list[Any]] | None,
+    as_mapping: bool,
+    name: str,
+) -> Callable[[list[Any]], Any]:
+    def build(values: list[Any]) -> Any:
+        given = dict(zip(names, values if pick is None else pick(values), strict=False))
+        try:
+            return make(given) if as_mapping else make(**given)
+        except FAULTS_OF_CLASSES as error:
+            raise refused(name, error) from None
+
+    return build
+
+
+def refused(name: str, error: BaseException) -> RecordError:
+    """The RecordError for a payload class that does not take a record's values; no value is quoted."""
+    if isinstance(error, pydantic.ValidationError):
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        # Only the field: deeper in the path may stand a map's keys, which are payload.
+        where = ".".join([name, *map(str, first["loc"][:1])])
+        return RecordError(Reason.SCHEMA_INCOMPATIBLE, f"{where} does not take the value: {first['type']}")
+    return RecordError(Reason.SCHEMA_INCOMPATIBLE, f"{name} does not take the record: {type(error).__name__}")
+
+
+# ------------------------------------------------------------------------------------------------- annotations
+
+
+def plain(accepts: Any) -> Any:
+    """An annotation without its wrappings (Annotated, NewType, type aliases, Final); what says nothing is ANY."""
+    while True:
+        origin = typing.get_origin(accepts)
+        if origin is typing.Annotated or origin in (typing.Final, typing.ClassVar, typing.Required, typing.NotRequired):
+            accepts = typing.get_args(accepts)[0]
+        elif hasattr(accepts, "__supertype__"):
+            accepts = accepts.__supertype__
+        elif hasattr(accepts, "__value__"):
+            accepts = accepts.__value__
+        else:
+            break
+    return ANY if accepts is object or isinstance(accepts, TypeVar) else accepts
+
+
+def members_of(accepts: Any) -> tuple[Any, ...]:
+    """The alternatives of an annotation: those of a Union, else itself."""
+    accepts = plain(accepts)
+    if typing.get_origin(accepts) in (typing.Union, types.UnionType):
+        return tuple(inner for member in typing.get_args(accepts) for inner in members_of(member))
+    return (accepts,)
+
+
+def converter_to(accepts: Any, given: type) -> Callable[[Any], Any] | None:
+    """How a value of type `given` becomes what an annotation accepts: None is "as it is".
+
+    Raises:
+        Mismatch: the annotation does not accept such a value.
+    """
+    members = members_of(accepts)
+    if any(member is ANY or member is given for member in members) or (given is type(None) and None in members):
+        return None
+    for member in members:
+        if typing.get_origin(member) is Literal and any(type(value) is given for value in typing.get_args(member)):
+            return _one_of(frozenset(typing.get_args(member)), accepts)
+        if isinstance(member, type) and issubclass(member, enum.Enum) and given in (str, int):
+            return _member_of(member)
+    raise Mismatch(f"{shown(accepts)} does not take {given.__name__}")
+
+
+def _one_of(values: frozenset[Any], accepts: Any) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        if value not in values:
+            raise RecordError(Reason.SCHEMA_INCOMPATIBLE, f"a value that is none of {shown(accepts)}")
+        return value
+
+    return convert
+
+
+def _member_of(cls: type[enum.Enum]) -> Callable[[Any], Any]:
+    by_value: dict[Any, enum.Enum] = {**{m.name: m for m in cls}, **{m.value: m for m in cls}}
+
+    def convert(value: Any) -> Any:
+        member = by_value.get(value)
+        if member is None:
+            raise RecordError(Reason.SCHEMA_INCOMPATIBLE, f"a value that {cls.__name__} does not have")
+        return member
+
+    return convert
+
+
+def list_of(accepts: Any) -> tuple[Any, Callable[[list[Any]], Any] | None]:
+    """What the items of an array have to be, and how the list becomes what is asked for (None: it stays a list).
+
+    Raises:
+        Mismatch: the annotation takes no array.
+    """
+    for member in members_of(accepts):
+        origin, arguments = typing.get_origin(member) or member, typing.get_args(member)
+        if member is ANY or origin in _LISTS:
+            return (arguments[0] if arguments else ANY), None
+        if origin in (set, frozenset, abc.Set):
+            return (arguments[0] if arguments else ANY), set if origin is set else frozenset
+        if origin is tuple and (not arguments or arguments[1:] == (...,)):
+            return (arguments[0] if arguments else ANY), tuple
+    raise Mismatch(f"{shown(accepts)} does not take an array")
+
+
+def values_of(accepts: Any) -> Any:
+    """What the values of a map have to be. Raises Mismatch where the annotation takes no map."""
+    for member in members_of(accepts):
+        if member is ANY:
+            return ANY
+        arguments = typing.get_args(member)
+        if (typing.get_origin(member) or member) in _MAPS and (not arguments or plain(arguments[0]) in (str, ANY)):
+            return arguments[1] if arguments else ANY
+    raise Mismatch(f"{shown(accepts)} does not take a map")
+
+
+def shown(accepts: Any) -> str:
+    """An annotation in words, for messages."""
+    return accepts.__name__ if isinstance(accepts, type) and not typing.get_args(accepts) else str(accepts)

@@ -1,0 +1,441 @@
+"""Decoding plans: a writer's schema, the reader's schema and the classes, worked out once into one composed reader. No IO.
+
+Everything that can be known from schemas and classes is decided here, before the first record: promotions, aliases,
+defaults (already of the runtime type), which fields nobody asked for, which class a record becomes. What cannot work
+for any record is a `Mismatch` here; what cannot work for some (a null where the class takes none, a symbol that the
+reader lacks) becomes a reader that refuses just those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from ...inbox.errors import RecordError
+from ...inbox.outcome import Reason
+from . import logical, wire
+from .defaults import default_bytes
+from .mapping import (
+    ANY,
+    DICT,
+    FAULTS_OF_CLASSES,
+    Classes,
+    ClassField,
+    Mismatch,
+    Shape,
+    builder,
+    converter_to,
+    list_of,
+    refused,
+    shape_of,
+    shown,
+    values_of,
+)
+from .schemas import (
+    MISSING,
+    Array,
+    EnumType,
+    Field,
+    FixedType,
+    Map,
+    NamedType,
+    Node,
+    Primitive,
+    RecordType,
+    Ref,
+    Schema,
+    Union,
+    described,
+    short_name,
+)
+from .wire import Read
+
+SKIP: Final = object()
+"""Asked for by nobody: read past, without a look at logical types, so that a bad value there harms nobody."""
+
+_PYTHON_TYPES: Final[Mapping[str, type]] = {
+    "null": type(None),
+    "boolean": bool,
+    "int": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "bytes": bytes,
+    "string": str,
+    "fixed": bytes,
+}
+_PROMOTIONS: Final[Mapping[tuple[str, str], Callable[[Any], Any] | None]] = {
+    ("int", "long"): None,
+    ("int", "float"): float,
+    ("int", "double"): float,
+    ("long", "float"): float,
+    ("long", "double"): float,
+    ("float", "double"): None,
+    ("string", "bytes"): str.encode,
+    ("bytes", "string"): lambda value: _text(value),
+}
+"""Source: Avro 1.12 specification, "Schema Resolution"."""
+
+_Resolved = Primitive | Array | Map | Union | NamedType
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How records of one schema id are read. For a union at the top `branches` has a plan for each, else it is empty."""
+
+    schema_id: int
+    type: str
+    read: Read
+    branches: tuple[Plan, ...] = ()
+
+
+def plan(schema_id: int, writer: Schema, readers: Mapping[str, Schema], classes: Classes) -> Plan:
+    """The plan for a writer's schema; a branch that cannot be read as asked has one that refuses its records."""
+    root = writer.resolve(writer.root)
+    if isinstance(root, Union):
+        branches = tuple(_branch(schema_id, writer, branch, readers, classes) for branch in root.branches)
+        return Plan(schema_id, "", wire.read_long, branches)
+    return _branch(schema_id, writer, writer.root, readers, classes)
+
+
+def _branch(schema_id: int, writer: Schema, node: Node, readers: Mapping[str, Schema], classes: Classes) -> Plan:
+    reader = _reader_for(node, readers) or writer
+    target = node if reader is writer else reader.root
+    name = target.name if isinstance(target, Ref) else described(target)
+    try:
+        read = Compiler(writer, reader, classes).read(node, target, ANY, name)
+    except Mismatch as mismatch:
+        read = wire.refusing(Reason.SCHEMA_INCOMPATIBLE, f"schema {schema_id} cannot be read as {name}: {mismatch}")
+    return Plan(schema_id, name, read)
+
+
+def _reader_for(node: Node, readers: Mapping[str, Schema]) -> Schema | None:
+    """The declared reader's schema for a record: by its full name, else by an alias."""
+    if not isinstance(node, Ref):
+        return None
+    if node.name in readers:
+        return readers[node.name]
+    for reader in readers.values():
+        root = reader.resolve(reader.root)
+        if isinstance(root, RecordType) and node.name in root.aliases:
+            return reader
+    return None
+
+
+@final
+class _Late:
+    """A record's reader that is used (by the record itself, say) before it is made."""
+
+    __slots__ = ("read",)
+
+    def __init__(self) -> None:
+        self.read: Read = wire.read_null
+
+    def __call__(self, body: bytes, at: int) -> tuple[Any, int]:
+        return self.read(body, at)
+
+
+@final
+class Compiler:
+    """Composes readers for one pair of schemas. `where` names the place in messages, as `Record.field`."""
+
+    def __init__(self, writer: Schema, reader: Schema, classes: Classes) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._classes = classes
+        self._records: dict[tuple[str, str, Any], Read] = {}
+
+    def read(self, written: Node, target: Node, accepts: Any, where: str) -> Read:
+        """The reader that turns what `written` describes into what `target` describes, as `accepts` asks for it.
+
+        Raises:
+            Mismatch: that cannot work for any record.
+        """
+        writer = self._writer.resolve(written)
+        if isinstance(writer, Union):
+            return self._union(writer, target, accepts, where)
+        if accepts is SKIP:
+            return self._one(writer, writer, SKIP, where)
+        return self._one(writer, self._choose(writer, target, where), accepts, where)
+
+    def _choose(self, writer: _Resolved, target: Node, where: str) -> _Resolved:
+        """The branch of the reader's union that takes what was written: the same type before a promotion."""
+        reader = self._reader.resolve(target)
+        if not isinstance(reader, Union):
+            return reader
+        branches = [self._reader.resolve(branch) for branch in reader.branches]
+        for fits in (_is_same, _is_promoted):
+            for branch in branches:
+                if fits(writer, branch):
+                    return branch
+        raise Mismatch(f"{where} is {described(writer)} as written, and none of {reader} takes it")
+
+    def _one(self, writer: _Resolved, reader: _Resolved, accepts: Any, where: str) -> Read:
+        if isinstance(writer, RecordType) and isinstance(reader, RecordType) and _same_name(writer, reader):
+            return self._record(writer, reader, accepts)
+        if isinstance(writer, EnumType) and isinstance(reader, EnumType) and _same_name(writer, reader):
+            return _enum(writer, reader, accepts, where)
+        if isinstance(writer, Array) and isinstance(reader, Array):
+            return self._array(writer, reader, accepts, where)
+        if isinstance(writer, Map) and isinstance(reader, Map):
+            value = SKIP if accepts is SKIP else _asked(values_of, accepts, where)
+            return wire.map_reader(self.read(writer.values, reader.values, value, f"{where}{{}}"))
+        if isinstance(writer, Primitive | FixedType) and isinstance(reader, Primitive | FixedType):
+            return _scalar(writer, reader, accepts, where)
+        raise Mismatch(f"{where} is {described(writer)} as written, {described(reader)} as read")
+
+    def _union(self, writer: Union, target: Node, accepts: Any, where: str) -> Read:
+        reads: list[Read] = []
+        problems: list[str] = []
+        several = sum(isinstance(self._writer.resolve(branch), RecordType) for branch in writer.branches) > 1
+        for branch in writer.branches:
+            try:
+                read = self.read(branch, target, accepts, where)
+                reads.append(self._named(branch, read, accepts) if several else read)
+            except Mismatch as mismatch:
+                problems.append(str(mismatch))
+                reads.append(wire.refusing(Reason.SCHEMA_INCOMPATIBLE, str(mismatch)))
+        if problems and len(problems) == len(reads):
+            raise Mismatch("; ".join(problems))
+        nulls = [index for index, branch in enumerate(writer.branches) if branch == Primitive("null")]
+        if len(reads) == 2 and nulls and reads[nulls[0]] is wire.read_null:
+            return wire.optional_reader(reads[1 - nulls[0]], nulls[0], where)
+        return wire.union_reader(reads, where)
+
+    def _named(self, branch: Node, read: Read, accepts: Any) -> Read:
+        """A dict has no type; where several records may stand, it comes as (full name, dict)."""
+        resolved = self._writer.resolve(branch)
+        if accepts is SKIP or not isinstance(resolved, RecordType):
+            return read
+        if shape_of(accepts, resolved.name, self._classes).cls is not None:
+            return read
+        name = resolved.name
+        return wire.converted(read, lambda value: (name, value))
+
+    def _array(self, writer: Array, reader: Array, accepts: Any, where: str) -> Read:
+        item, made = (SKIP, None) if accepts is SKIP else _asked(list_of, accepts, where)
+        read_item = self.read(writer.items, reader.items, item, f"{where}[]")
+        read = wire.array_reader(read_item, takes_bytes=self._takes_bytes(writer.items, frozenset()))
+        return read if made is None else wire.converted(read, _collected(made, where))
+
+    def _takes_bytes(self, node: Node, inside: frozenset[str]) -> bool:
+        """True where a value takes at least one byte."""
+        resolved = self._writer.resolve(node)
+        if isinstance(resolved, RecordType):
+            within = inside | {resolved.name}
+            return resolved.name not in inside and any(self._takes_bytes(f.type, within) for f in resolved.fields)
+        if isinstance(resolved, FixedType):
+            return resolved.size > 0
+        return resolved != Primitive("null")
+
+    def _record(self, writer: RecordType, reader: RecordType, accepts: Any) -> Read:
+        shape = DICT if accepts is SKIP else shape_of(accepts, reader.name, self._classes)
+        key = (writer.name, reader.name, SKIP if accepts is SKIP else shape.cls)
+        if key not in self._records:
+            late = _Late()
+            self._records[key] = late
+            try:
+                late.read = self._fields(writer, reader, shape, skipped=accepts is SKIP)
+            except Mismatch:
+                del self._records[key]
+                raise
+            self._records[key] = late.read
+        return self._records[key]
+
+    def _fields(self, writer: RecordType, reader: RecordType, shape: Shape, *, skipped: bool) -> Read:
+        reads: list[Read] = []
+        names: list[str | None] = []
+        for given in writer.fields:
+            wanted = _counterpart(given, reader)
+            read, name = self._field(given, wanted, shape, f"{reader.name}.{given.name}", skipped=skipped)
+            reads.append(read)
+            names.append(name)
+        if skipped:
+            return wire.record_reader(reads, lambda values: None)
+        for wanted in reader.fields:
+            if wanted.name not in names and _is_asked(shape, wanted.name):
+                if (read := self._absent(wanted, shape, reader.name)) is not None:
+                    reads.append(read)
+                    names.append(wanted.name)
+        _check_required(shape, names, reader.name)
+        return wire.record_reader(reads, builder(shape, names))
+
+    def _field(
+        self, given: Field, wanted: Field | None, shape: Shape, where: str, *, skipped: bool
+    ) -> tuple[Read, str | None]:
+        """The reader of a written field, and the name under which its value is kept (None: it is not)."""
+        if skipped or wanted is None or not _is_asked(shape, wanted.name):
+            return self.read(given.type, given.type, SKIP, where), None
+        return self._as_asked(given.type, wanted.type, _asked_field(shape, wanted.name), shape, where), wanted.name
+
+    def _as_asked(self, written: Node, target: Node, field: ClassField | None, shape: Shape, where: str) -> Read:
+        if field is None:
+            return self.read(written, target, ANY, where)
+        try:
+            return self.read(written, target, field.accepts, where)
+        except Mismatch:
+            if not shape.checks_itself:
+                raise
+            return self.read(written, target, ANY, where)
+
+    def _absent(self, wanted: Field, shape: Shape, record: str) -> Read | None:
+        """The reader's default for a field that was not written; None where the class has a default of its own."""
+        field = _asked_field(shape, wanted.name)
+        if wanted.default is MISSING:
+            if field is not None and not field.required:
+                return None
+            raise Mismatch(f"{record}.{wanted.name} was not written, and the reader's schema has no default for it")
+        body = default_bytes(self._reader, wanted.type, wanted.default, f"{record}.{wanted.name}")
+        own = Compiler(self._reader, self._reader, self._classes)
+        read = own._as_asked(wanted.type, wanted.type, field, shape, f"{record}.{wanted.name}")
+        return _constant(read, body, f"{record}.{wanted.name}")
+
+
+def _constant(read: Read, default: bytes, where: str) -> Read:
+    """Reads the same value without looking at the body: a fresh one each time, for it may be a list."""
+    try:
+        read(default, 0)
+    except RecordError as error:
+        raise Mismatch(f"the default of {where}: {error}") from None
+
+    def read_default(body: bytes, at: int) -> tuple[Any, int]:
+        return read(default, 0)[0], at
+
+    return read_default
+
+
+def _is_asked(shape: Shape, name: str) -> bool:
+    return shape.fields is None or name in shape.fields
+
+
+def _asked_field(shape: Shape, name: str) -> ClassField | None:
+    return None if shape.fields is None else shape.fields[name]
+
+
+def _check_required(shape: Shape, names: list[str | None], record: str) -> None:
+    missing = [name for name, field in (shape.fields or {}).items() if field.required and name not in names]
+    if missing and shape.cls is not None:
+        raise Mismatch(f"{shape.cls.__name__} needs {', '.join(missing)}, which {record} does not have")
+
+
+def _counterpart(given: Field, reader: RecordType) -> Field | None:
+    """The reader's field for a written one: by name, else by the reader's alias."""
+    for field in reader.fields:
+        if field.name == given.name:
+            return field
+    for field in reader.fields:
+        if given.name in field.aliases:
+            return field
+    return None
+
+
+def _same_name(writer: NamedType, reader: NamedType) -> bool:
+    """By the unqualified name or an alias. Source: Avro 1.12 specification, "Schema Resolution"."""
+    aliases = reader.aliases | {short_name(alias) for alias in reader.aliases}
+    return (
+        short_name(writer.name) == short_name(reader.name)
+        or writer.name in aliases
+        or short_name(writer.name) in aliases
+    )
+
+
+def _is_same(writer: _Resolved, reader: _Resolved) -> bool:
+    if isinstance(writer, Primitive) and isinstance(reader, Primitive):
+        return writer.kind == reader.kind
+    if isinstance(writer, RecordType | EnumType | FixedType) and isinstance(reader, RecordType | EnumType | FixedType):
+        return type(writer) is type(reader) and _same_name(writer, reader)
+    return type(writer) is type(reader)
+
+
+def _is_promoted(writer: _Resolved, reader: _Resolved) -> bool:
+    return isinstance(writer, Primitive) and isinstance(reader, Primitive) and (writer.kind, reader.kind) in _PROMOTIONS
+
+
+def _scalar(writer: Primitive | FixedType, reader: Primitive | FixedType, accepts: Any, where: str) -> Read:
+    read = wire.fixed_reader(writer.size) if isinstance(writer, FixedType) else wire.PRIMITIVE_READERS[writer.kind]
+    if accepts is SKIP:
+        # Text that nobody asked for needs not be text.
+        return wire.read_bytes if writer == Primitive("string") else read
+    _check_scalars(writer, reader, where)
+    promote = _PROMOTIONS.get((_kind(writer), _kind(reader)))
+    read = read if promote is None else wire.converted(read, promote)
+    for convert, given in _offers(reader, where):
+        try:
+            finish = converter_to(accepts, given)
+        except Mismatch:
+            continue
+        for step in (convert, finish):
+            read = read if step is None else wire.converted(read, step)
+        return read
+    raise Mismatch(f"{where} is {described(reader)}, and {shown(accepts)} does not take that")
+
+
+def _offers(reader: Primitive | FixedType, where: str) -> list[tuple[Callable[[Any], Any] | None, type]]:
+    """What the value can be had as, best first: the logical type, the base type, an int as a float."""
+    base = _PYTHON_TYPES[_kind(reader)]
+    offers: list[tuple[Callable[[Any], Any] | None, type]] = [(None, base)]
+    if reader.logical is not None:
+        offers.insert(0, (logical.converter(reader, where), logical.TYPES[reader.logical]))
+    elif base is int:
+        offers.append((float, float))
+    return offers
+
+
+def _check_scalars(writer: Primitive | FixedType, reader: Primitive | FixedType, where: str) -> None:
+    same = _is_same(writer, reader) or _is_promoted(writer, reader)
+    if isinstance(writer, FixedType) and isinstance(reader, FixedType):
+        same = same and writer.size == reader.size
+    if writer.logical is not None and reader.logical is not None:
+        same = same and writer.logical == reader.logical
+        same = same and (writer.precision, writer.scale) == (reader.precision, reader.scale)
+    if not same:
+        raise Mismatch(f"{where} is {described(writer)} as written, {described(reader)} as read")
+
+
+def _kind(node: Primitive | FixedType) -> str:
+    return "fixed" if isinstance(node, FixedType) else node.kind
+
+
+def _enum(writer: EnumType, reader: EnumType, accepts: Any, where: str) -> Read:
+    if accepts is SKIP:
+        return wire.enum_reader(writer.symbols, where)
+    finish = _asked(lambda asked: converter_to(asked, str), accepts, where)
+    return wire.enum_reader([_symbol(symbol, reader, finish, where) for symbol in writer.symbols], where)
+
+
+def _symbol(symbol: str, reader: EnumType, finish: Callable[[Any], Any] | None, where: str) -> Any:
+    """What a written symbol becomes; a RecordError where it becomes nothing."""
+    known = symbol if symbol in reader.symbols else reader.default
+    if known is None:
+        return RecordError(
+            Reason.SCHEMA_INCOMPATIBLE,
+            f"{where} has the symbol {symbol}, which the reader's {reader.name} does not have",
+        )
+    try:
+        return known if finish is None else finish(known)
+    except RecordError as error:
+        return RecordError(error.reason, f"{where} has the symbol {symbol}: {error}")
+
+
+def _asked(ask: Callable[[Any], Any], accepts: Any, where: str) -> Any:
+    """What `ask` says about an annotation, with the place in its Mismatch."""
+    try:
+        return ask(accepts)
+    except Mismatch as mismatch:
+        raise Mismatch(f"{where}: {mismatch}") from None
+
+
+def _collected(made: Callable[[list[Any]], Any], where: str) -> Callable[[list[Any]], Any]:
+    def convert(items: list[Any]) -> Any:
+        try:
+            return made(items)
+        except FAULTS_OF_CLASSES as error:
+            raise refused(where, error) from None
+
+    return convert
+
+
+def _text(value: bytes) -> str:
+    return value.decode()
