@@ -68,7 +68,7 @@ $(BIN)/python:
 
 $(VENV)/.ready-%: requirements/%.txt pyproject.toml | $(BIN)/python
 	@$(PIP) install --quiet --require-hashes -r $<
-	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@PYTHONWARNINGS=ignore $(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # The rooms as the package that they become, for the type checker.
