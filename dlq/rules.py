@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias, cast, final
 
 from ..inbox.errors import DependencyError, FatalError, OwnershipLost, RecordError, TransientError
+from ..inbox.faults import Fault
 from ..inbox.outcome import Reason
 from .failure_text import CHAIN_MAX, members_of
 
@@ -62,8 +63,11 @@ class DeadNow:
 
 Decision: TypeAlias = Transient | DependencyAway | Fatal | Lost | DeadNow
 
-Faults: TypeAlias = Callable[[BaseException], Decision | None]
-"""The database's own classifier: `tidegate.inbox.database.classify`."""
+Faults: TypeAlias = Callable[[BaseException], Fault]
+"""The database's own classifier: `tidegate.inbox.faults.classify`."""
+
+DATABASE: Final = "postgresql"
+"""The name under which the database is a dependency."""
 
 
 def decide(exc: BaseException, faults: Faults) -> Decision:
@@ -113,7 +117,7 @@ def _of_link(link: BaseException, faults: Faults) -> Decision | None:
     for kind, decision in _BUILTIN:
         if isinstance(link, kind):
             return decision
-    return faults(link)
+    return _OF_FAULT[faults(link)]
 
 
 # --------------------------------------------------------------------------------------------------------- the tables
@@ -195,4 +199,16 @@ _BUILTIN: Final[tuple[tuple[type[BaseException], Decision], ...]] = (
     (MemoryError, _TRANSIENT),
     # somebody inside the handler cancelled something; a cancellation by us never comes here
     (asyncio.CancelledError, _TRANSIENT),
+)
+
+_OF_FAULT: Final[Mapping[Fault, Decision | None]] = MappingProxyType(
+    {
+        # also every bare system error and time-out: a database that is down raises nothing else. Where it answers its
+        # health check, the worker takes the error for a transient one.
+        Fault.DEPENDENCY: DependencyAway(DATABASE),
+        Fault.TRANSIENT: _TRANSIENT,
+        Fault.DATA: _REJECTED,
+        # the wrong statement, or no error of a database at all: what it was raised from may say more
+        Fault.PROGRAM: None,
+    }
 )
