@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.services import database, kafka, postgres, registry, topics
+
+# A busy machine is no counter-example. Built on the profile in force: hypothesis has one of its own for CI.
+_in_force = hypothesis.settings.get_profile(hypothesis.settings.get_current_profile_name())
+hypothesis.settings.register_profile("tidegate", _in_force, deadline=None)
+hypothesis.settings.load_profile("tidegate")
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from tests.services.container import container
 from tests.services.container import wait_until as wait_for_container
 from tests.services.java import cached_jars, java
-from tests.services.server import Server, free_port, fresh_folder
+from tests.services.server import Server, ServerFailed, free_port, fresh_folder
 
 VERSION: Final = "4.4.0"
 JAVA_AT_LEAST: Final = 17
@@ -98,9 +98,10 @@ def _settings(folder: Path, port: int, controller: int) -> Path:
 def _format(binary: Path, classes: str, settings: Path) -> None:
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     tool = [binary, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classes, "kafka.tools.StorageTool"]
-    subprocess.run(
-        [*tool, "format", "--standalone", "-t", cluster, "-c", settings], check=True, stdout=subprocess.DEVNULL
-    )
+    command = [*tool, "format", "--standalone", "-t", cluster, "-c", settings]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ServerFailed(f"kafka's storage could not be made:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
 
 
 def _container_environment(host: str, port: int) -> dict[str, str]:
