@@ -1,0 +1,273 @@
+"""Failure rows as values: what is to be written, and what was read. No IO; time is an argument."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, final
+
+from .event import Event, Headers, Partition, Record
+from .identity import key_hash16, payload_hash8, position_id16
+from .outcome import Dead, FailureState, Reason
+from .record_bytes import decode_headers, encode_headers
+from .safe_text import safe_text
+from .tables import ID_TEXT_CHARS_MAX, INDEXED_TEXT_CHARS_MAX, NAME_CHARS_MAX
+
+
+class Place(NamedTuple):
+    """For whom a record failed: the handler, its version, and the incarnation of the record's topic."""
+
+    handler_id: int
+    version: int
+    incarnation: int
+
+
+class Verdict(NamedTuple):
+    """Why a row is where it is. Texts are made safe and bounded here."""
+
+    reason: str
+    message: str = ""
+    exception_type: str = ""
+    stack_digest: str = ""
+
+    @classmethod
+    def of(cls, dead: Dead) -> Verdict:
+        """The verdict on a dead event."""
+        return cls(dead.reason, dead.why, dead.exception_type, dead.stack_digest).safe()
+
+    def safe(self) -> Verdict:
+        """The same in text that the database can hold."""
+        return Verdict(
+            safe_text(self.reason, NAME_CHARS_MAX),
+            safe_text(self.message),
+            safe_text(self.exception_type, NAME_CHARS_MAX),
+            safe_text(self.stack_digest, NAME_CHARS_MAX),
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFailure:
+    """A row to be put; made by `dead`, `dead_record`, `queued`, `unknown` and `linked`, so that it is a legal one.
+
+    `lane_key` is the record's key; without one (None) the row is in a lane of its own.
+    """
+
+    handler: int
+    version: int
+    topic: str
+    incarnation: int
+    partition: int
+    record_offset: int
+    event_id: bytes
+    payload_hash8: int
+    lane: bytes
+    lane_key: bytes | None
+    state: FailureState
+    due: datetime.datetime | None = None
+    duplicate_of: int | None = None
+    verdict: Verdict
+    attempts: int
+    first_failed_at: datetime.datetime
+    last_failed_at: datetime.datetime
+    id_text: str
+    type: str = ""
+    tenant: str | None = None
+    brand: str | None = None
+    correlation_id: str
+    operation_id: str
+    schema_id: int | None = None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+    timestamp_type: int
+
+    @property
+    def position(self) -> tuple[int, int, str, int, int, int]:
+        """What is unique: a redelivery of the same position finds its row."""
+        return (self.handler, self.version, self.topic, self.incarnation, self.partition, self.record_offset)
+
+    @property
+    def home(self) -> Partition:
+        """Whoever holds this partition's fence works the row."""
+        return Partition(self.topic, self.partition)
+
+
+def dead(
+    place: Place,
+    event: Event[Any],
+    verdict: Dead,
+    *,
+    attempts: int,
+    now: datetime.datetime,
+    first_failed_at: datetime.datetime | None = None,
+    schema_id: int | None = None,
+) -> NewFailure:
+    """An event that no retry helps."""
+    row = _of_event(place, event, Verdict.of(verdict), attempts, now, schema_id)
+    return replace(row, state=FailureState.DEAD, first_failed_at=first_failed_at or now)
+
+
+def dead_record(
+    place: Place,
+    record: Record,
+    verdict: Dead,
+    *,
+    now: datetime.datetime,
+    id_text: str = "",
+    type: str = "",
+    tenant: str | None = None,
+    brand: str | None = None,
+    schema_id: int | None = None,
+) -> NewFailure:
+    """A record that never became an event (undecodable, unmatched, without an id): known by its position."""
+    event_id = position_id16(record.topic, place.incarnation, record.partition, record.offset)
+    event: Event[None] = Event(
+        None,
+        record,
+        type=type,
+        event_id=event_id,
+        id_text=id_text or f"{record.topic}/{record.partition}@{record.offset}",
+        payload_hash=payload_hash8(record.value),
+        tenant=tenant,
+        brand=brand,
+    )
+    return dead(place, event, verdict, attempts=1, now=now, schema_id=schema_id)
+
+
+def queued(
+    place: Place, event: Event[Any], verdict: Verdict, *, due: datetime.datetime, attempts: int, now: datetime.datetime
+) -> NewFailure:
+    """An event that is tried again, not before `due`."""
+    row = _of_event(place, event, verdict.safe(), attempts, now, None)
+    return replace(row, state=FailureState.QUEUED, due=due)
+
+
+def unknown(place: Place, event: Event[Any], verdict: Verdict, *, attempts: int, now: datetime.datetime) -> NewFailure:
+    """An event whose outcome a person decides."""
+    return replace(_of_event(place, event, verdict.safe(), attempts, now, None), state=FailureState.UNKNOWN)
+
+
+def linked(place: Place, event: Event[Any], original_id: int, *, now: datetime.datetime) -> NewFailure:
+    """The same event at another position while its first one has a failure row: not run, ends with that one."""
+    row = _of_event(place, event, Verdict("duplicate"), 0, now, None)
+    return replace(row, state=FailureState.LINKED, duplicate_of=original_id)
+
+
+def _of_event(
+    place: Place, event: Event[Any], verdict: Verdict, attempts: int, now: datetime.datetime, schema_id: int | None
+) -> NewFailure:
+    record = event.record
+    lane = position_id16(record.topic, place.incarnation, record.partition, record.offset)
+    return NewFailure(
+        handler=place.handler_id,
+        version=place.version,
+        topic=record.topic,
+        incarnation=place.incarnation,
+        partition=record.partition,
+        record_offset=record.offset,
+        event_id=event.event_id,
+        payload_hash8=event.payload_hash,
+        lane=lane if record.key is None else key_hash16(record.key),
+        lane_key=record.key,
+        state=FailureState.DEAD,
+        verdict=verdict,
+        attempts=attempts,
+        first_failed_at=now,
+        last_failed_at=now,
+        id_text=safe_text(event.id_text, ID_TEXT_CHARS_MAX),
+        type=safe_text(event.type, NAME_CHARS_MAX),
+        tenant=_optional(event.tenant),
+        brand=_optional(event.brand),
+        correlation_id=indexed_text(event.correlation_id),
+        operation_id=indexed_text(event.operation_id),
+        schema_id=schema_id,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+        timestamp_ms=record.timestamp_ms,
+        timestamp_type=record.timestamp_type,
+    )
+
+
+def indexed_text(text: str) -> str:
+    """Text as it stands in an index: look-ups must pass through here too."""
+    return safe_text(text, INDEXED_TEXT_CHARS_MAX)
+
+
+def _optional(text: str | None) -> str | None:
+    return None if text is None else safe_text(text, NAME_CHARS_MAX)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A row as it was read. `row_version` goes back with whatever is done to it."""
+
+    id: int
+    handler: int
+    version: int
+    topic: str
+    incarnation: int
+    partition: int
+    record_offset: int
+    home_topic: str
+    home_partition: int
+    event_id: bytes
+    payload_hash8: int
+    lane: bytes
+    seq: int
+    state: FailureState
+    reason: str
+    due: datetime.datetime | None
+    duplicate_of: int | None
+    attempts: int
+    replay_count: int
+    row_version: int
+    first_failed_at: datetime.datetime
+    last_failed_at: datetime.datetime
+    exception_type: str
+    message: str
+    stack_digest: str
+    id_text: str
+    type: str
+    tenant: str | None
+    brand: str | None
+    correlation_id: str
+    operation_id: str
+    schema_id: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: bytes
+    timestamp_ms: int
+    timestamp_type: int
+
+    @property
+    def home(self) -> Partition:
+        """The partition whose owner works the row, as it was when it was written."""
+        return Partition(self.home_topic, self.home_partition)
+
+    @property
+    def record(self) -> Record:
+        """The record as it was received, byte for byte."""
+        return Record(
+            self.topic,
+            self.partition,
+            self.record_offset,
+            self.key,
+            self.value,
+            decode_headers(self.headers),
+            self.timestamp_ms,
+            self.timestamp_type,
+        )
+
+    @property
+    def dead_reason(self) -> Reason | None:
+        """The reason as a word of the dead letters' vocabulary; None where it is none of them."""
+        return Reason(self.reason) if self.reason in Reason else None
+
+
+def headers_bytes(row: NewFailure) -> bytes:
+    """The row's headers as they are stored."""
+    return encode_headers(row.headers)

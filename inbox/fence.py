@@ -1,0 +1,258 @@
+"""The fence: who may write for a partition, by an epoch that the database hands out.
+
+A writer holds its rows `FOR KEY SHARE` until its transaction ends. A takeover first sets `wanted`, which stands in no
+unique key and so waits for nobody; from then on no new writer gets in. Then it raises `epoch`, which stands in one and
+so waits for the writers that are already open. In one step it would starve: key-share lockers pass the waiter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from .database import APPLICATION_NAME, Database
+from .errors import OwnershipLost, TransientError
+from .event import Partition
+from .tables import Tables
+
+_BLOCKERS_EVERY_S: Final = 0.1
+"""How often a blocked takeover looks for whom it waits, once its patience is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A fence row as it was read. `kafka_offset` is the last one that was about to be committed to Kafka."""
+
+    epoch: int
+    wanted: str | None
+    kafka_offset: int | None
+    released_at: datetime.datetime | None
+    crashes: int
+
+
+async def read(
+    conn: AsyncConnection, t: Tables, consumer: str, partitions: Collection[Partition]
+) -> dict[Partition, Fence]:
+    """The rows of those partitions that ever had an owner; no lock."""
+    rows = await conn.execute(
+        t.sql("""
+            SELECT f.topic, f.partition, f.epoch, f.wanted, f.kafka_offset, f.released_at, f.crashes
+              FROM {fence} f JOIN unnest(CAST(:topics AS text[]), CAST(:partitions AS int[])) u (topic, partition)
+                ON f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition
+        """),
+        {"consumer": consumer, **_places(sorted(partitions))},
+    )
+    return {Partition(row[0], row[1]): Fence(*row[2:]) for row in rows}
+
+
+async def want(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition, token: str) -> None:
+    """Step 1 of a takeover, a transaction of its own that touches nothing else: no new writer from its commit on.
+
+    A `wanted` of somebody else is replaced: Kafka, who was asked before, has the last word on who the owner is.
+    """
+    await conn.execute(
+        t.sql("""
+            INSERT INTO {fence} AS f (consumer, topic, partition, wanted)
+            VALUES (:consumer, :topic, :partition, :token)
+            ON CONFLICT (consumer, topic, partition) DO UPDATE SET wanted = excluded.wanted
+        """),
+        {"consumer": consumer, "topic": partition.topic, "partition": partition.number, "token": token},
+    )
+
+
+async def take(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition, token: str) -> int | None:
+    """Step 2, a transaction of its own that touches nothing else: waits for the open writers, then raises the epoch.
+
+    None: somebody else wanted the partition meanwhile.
+    """
+    epoch: int | None = await conn.scalar(
+        t.sql("""
+            UPDATE {fence} SET epoch = epoch + 1, wanted = NULL, released_at = NULL
+             WHERE consumer = :consumer AND topic = :topic AND partition = :partition AND wanted = :token
+            RETURNING epoch
+        """),
+        {"consumer": consumer, "topic": partition.topic, "partition": partition.number, "token": token},
+    )
+    return epoch
+
+
+async def take_over(
+    db: Database, t: Tables, consumer: str, partition: Partition, token: str, statement_timeout_s: float
+) -> int:
+    """Both steps, each in a transaction of its own; returns the new epoch.
+
+    `token` is new for each call. After `statement_timeout_s` the backends that block it and carry our application name
+    are terminated; after twice that it gives up.
+
+    Raises:
+        OwnershipLost: somebody else wanted the partition later: ask Kafka again.
+        TransientError: it is blocked by a backend that is not ours.
+    """
+    async with db.transaction() as conn:
+        await want(conn, t, consumer, partition, token)
+    epoch = await _take_with_force(db, t, consumer, partition, token, statement_timeout_s)
+    if epoch is None:
+        raise OwnershipLost(f"{partition} of {consumer} was taken over by somebody else meanwhile")
+    return epoch
+
+
+async def _take_with_force(
+    db: Database, t: Tables, consumer: str, partition: Partition, token: str, patience_s: float
+) -> int | None:
+    async with db.transaction() as conn:
+        pid: int = await conn.scalar(_BOUND, {"timeout": f"{max(1, round(2000 * patience_s))}"})
+        taking = asyncio.ensure_future(take(conn, t, consumer, partition, token))
+        try:
+            await asyncio.wait((taking,), timeout=patience_s)
+            while not taking.done():
+                await _terminate_blockers(db, pid)
+                await asyncio.wait((taking,), timeout=_BLOCKERS_EVERY_S)
+        except asyncio.CancelledError:
+            await asyncio.wait((taking,))  # bounded by the server: nothing is cancelled inside a database call
+            raise
+        return await _answer(taking, partition)
+
+
+async def _answer(taking: asyncio.Future[int | None], partition: Partition) -> int | None:
+    try:
+        return await taking
+    except sa.exc.DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) not in _TIMED_OUT:
+            raise
+        raise TransientError(f"the fence of {partition} is held by a database session that is not tidegate's") from None
+
+
+_TIMED_OUT: Final = ("57014", "55P03")
+
+_BOUND: Final = sa.text("""
+    SELECT pg_backend_pid() FROM (SELECT set_config('statement_timeout', :timeout, true),
+                                         set_config('lock_timeout', '0', true)) s
+""")
+
+
+async def _terminate_blockers(db: Database, pid: int) -> None:
+    async with db.transaction() as conn:
+        await conn.execute(
+            sa.text("""
+                SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+                 WHERE a.pid = ANY (pg_blocking_pids(:pid)) AND a.datname = current_database()
+                   AND split_part(a.application_name, ' ', 1) = :application
+            """),
+            {"pid": pid, "application": APPLICATION_NAME},
+        )
+
+
+async def hold(
+    conn: AsyncConnection, t: Tables, consumer: str, epochs: Mapping[Partition, int]
+) -> frozenset[Partition]:
+    """Lock order 1, the first statement of every writing transaction: the partitions that may write in it.
+
+    Until the transaction ends no takeover of these completes. The others' records must leave the transaction.
+    """
+    partitions = sorted(epochs)
+    rows = await conn.execute(
+        t.sql("""
+            SELECT f.topic, f.partition
+              FROM unnest(CAST(:topics AS text[]), CAST(:partitions AS int[]), CAST(:epochs AS bigint[]))
+                   u (topic, partition, epoch)
+              JOIN {fence} f ON f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition
+                              AND f.epoch = u.epoch
+             WHERE f.wanted IS NULL ORDER BY f.topic, f.partition FOR KEY SHARE OF f
+        """),
+        {"consumer": consumer, "epochs": [epochs[p] for p in partitions], **_places(partitions)},
+    )
+    return frozenset(Partition(topic, number) for topic, number in rows)
+
+
+async def note_offsets(
+    conn: AsyncConnection,
+    t: Tables,
+    consumer: str,
+    offsets: Mapping[Partition, tuple[int, int]],
+    *,
+    forced: bool = False,
+) -> frozenset[Partition]:
+    """A short transaction of its own before each commit to Kafka: partition -> (epoch, next offset).
+
+    Only what comes back may be committed: the epoch is ours, nobody wants the partition, and the offset does not go
+    back (`forced` where an operator decided that it does).
+    """
+    partitions = sorted(offsets)
+    rows = await conn.execute(
+        t.sql("""
+            WITH mine AS (
+              SELECT f.topic, f.partition, u.next_offset
+                FROM unnest(CAST(:topics AS text[]), CAST(:partitions AS int[]), CAST(:epochs AS bigint[]),
+                            CAST(:offsets AS bigint[])) u (topic, partition, epoch, next_offset)
+                JOIN {fence} f ON f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition
+                                AND f.epoch = u.epoch
+               WHERE f.wanted IS NULL AND (:forced OR f.kafka_offset IS NULL OR f.kafka_offset <= u.next_offset)
+               ORDER BY f.topic, f.partition FOR NO KEY UPDATE OF f)
+            UPDATE {fence} f SET kafka_offset = mine.next_offset FROM mine
+             WHERE f.consumer = :consumer AND f.topic = mine.topic AND f.partition = mine.partition
+            RETURNING f.topic, f.partition
+        """),
+        {
+            "consumer": consumer,
+            "epochs": [offsets[p][0] for p in partitions],
+            "offsets": [offsets[p][1] for p in partitions],
+            "forced": forced,
+            **_places(partitions),
+        },
+    )
+    return frozenset(Partition(topic, number) for topic, number in rows)
+
+
+async def give_back(
+    conn: AsyncConnection, t: Tables, consumer: str, partition: Partition, token: str, epoch: int | None = None
+) -> None:
+    """After a takeover that Kafka did not confirm: take our `wanted` away and, if `epoch` was taken, mark it released.
+
+    The epoch stays raised (none is ever used twice); the true owner's writes miss its row, it asks Kafka and takes over
+    again.
+    """
+    await conn.execute(
+        t.sql("""
+            UPDATE {fence}
+               SET wanted = nullif(wanted, :token),
+                   released_at = CASE WHEN epoch = :epoch THEN clock_timestamp() ELSE released_at END
+             WHERE consumer = :consumer AND topic = :topic AND partition = :partition
+               AND (wanted = :token OR epoch = :epoch)
+        """).bindparams(sa.bindparam("epoch", type_=sa.BigInteger()), sa.bindparam("token", type_=sa.Text())),
+        {
+            "consumer": consumer,
+            "topic": partition.topic,
+            "partition": partition.number,
+            "token": token,
+            "epoch": epoch,
+        },
+    )
+
+
+async def release(conn: AsyncConnection, t: Tables, consumer: str, epochs: Mapping[Partition, int]) -> None:
+    """A clean end: the next owner knows that nothing was in flight, and the count of unclean ends starts anew."""
+    partitions = sorted(epochs)
+    await conn.execute(
+        t.sql("""
+            WITH mine AS (
+              SELECT f.topic, f.partition
+                FROM unnest(CAST(:topics AS text[]), CAST(:partitions AS int[]), CAST(:epochs AS bigint[]))
+                     u (topic, partition, epoch)
+                JOIN {fence} f ON f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition
+                                AND f.epoch = u.epoch
+               ORDER BY f.topic, f.partition FOR NO KEY UPDATE OF f)
+            UPDATE {fence} f SET released_at = clock_timestamp(), crashes = 0 FROM mine
+             WHERE f.consumer = :consumer AND f.topic = mine.topic AND f.partition = mine.partition
+        """),
+        {"consumer": consumer, "epochs": [epochs[p] for p in partitions], **_places(partitions)},
+    )
+
+
+def _places(partitions: Collection[Partition]) -> dict[str, Any]:
+    return {"topics": [p.topic for p in partitions], "partitions": [p.number for p in partitions]}

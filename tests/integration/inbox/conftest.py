@@ -1,0 +1,28 @@
+"""What the inbox's tests share: a migrated database of their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tidegate.inbox import migrate
+from tidegate.inbox.database import Database, DatabaseSettings
+from tidegate.inbox.tables import Tables, tables
+
+
+@pytest.fixture
+def t() -> Tables:
+    """The tables in the default schema."""
+    return tables()
+
+
+@pytest.fixture
+async def db(database_url: str, t: Tables) -> AsyncIterator[Database]:
+    """A migrated database."""
+    await migrate.upgrade(database_url, t.schema)
+    database = Database(database_url, member="test", settings=DatabaseSettings(pool_max=20, tx_pool_max=2))
+    try:
+        yield database
+    finally:
+        await database.close()
