@@ -73,6 +73,7 @@ class Letter:
     brand: str | None = None
     consumer: str | None = None
     handler: str | None = None
+    handler_version: int | None = None
     attempts: int | None = None
     first_failed_at: datetime.datetime | None = None
     last_failed_at: datetime.datetime | None = None
@@ -106,17 +107,24 @@ def dead_letter_topic(topic: str, consumer: str) -> str:
     return f"{topic}.{consumer}.dlq"
 
 
-def dead_letter_id(
-    consumer: str, handler: str, operation_id: str, origin: Record, incarnation: int, ordinal: int
-) -> bytes:
+class Victim(NamedTuple):
+    """For whom a record is dead: the consumer, the handler's name and version, and the event's 16-byte identity."""
+
+    consumer: str
+    handler: str
+    version: int
+    event_id: bytes
+
+
+def dead_letter_id(victim: Victim, origin: Record, incarnation: int, replay_count: int) -> bytes:
     """The letter's 16-byte identity, which is its outbox id: the same after any repeat of the same burial.
 
-    `ordinal` is the replay count: a letter after a replay is another letter. The origin is part of it, so that two
-    records of one key and one operation both keep theirs.
+    A letter after a replay is another one. The origin is part of it, so that two records of one key both keep theirs.
     """
     place = f"letter/{origin.topic}/{incarnation}/{origin.partition}/{origin.offset}"
-    topic = dead_letter_topic(origin.topic, consumer)
-    return outbox_id16(f"{consumer}/{handler}", operation_id, topic, origin.key, place, ordinal)
+    handler = f"{victim.consumer}/{victim.handler}/{victim.version}"
+    topic = dead_letter_topic(origin.topic, victim.consumer)
+    return outbox_id16(handler, victim.event_id.hex(), topic, origin.key, place, replay_count)
 
 
 def replay_command(letter_id: str) -> str:
@@ -135,6 +143,7 @@ def replay_instruction(letter: Letter) -> dict[str, Any]:
         "dead_letter_id": letter.dead_letter_id,
         "consumer": letter.consumer,
         "handler": letter.handler,
+        "handler_version": letter.handler_version,
         "event_id": letter.event_id,
         "reason": letter.reason,
         "replay_count": letter.replay_count,

@@ -138,6 +138,7 @@ LETTER_HEADERS: tuple[LetterHeader, ...] = (
     _text("brand", "Brand, where the consumer declares a header for it."),
     _text("consumer", "The consumer, which is also the Kafka group."),
     _text("handler", "The projection or command; empty for a record that reached none."),
+    _number("handler-version", "The projection's version; 0 for a command."),
     _number("attempts", "How often it was tried, the last time included."),
     _time("first-failed-at", "When it failed first; ISO 8601, UTC."),
     _time("last-failed-at", "When it failed last; ISO 8601, UTC."),

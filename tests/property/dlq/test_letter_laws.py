@@ -46,6 +46,7 @@ letters = st.builds(
     brand=texts,
     consumer=texts,
     handler=texts,
+    handler_version=numbers,
     attempts=numbers,
     first_failed_at=instants,
     last_failed_at=instants,

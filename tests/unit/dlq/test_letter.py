@@ -18,6 +18,7 @@ from tidegate.dlq.letter import (
     LETTER_BYTES_MIN,
     RELEASED,
     Letter,
+    Victim,
     Written,
     dead_letter_id,
     dead_letter_topic,
@@ -50,6 +51,7 @@ LETTER = Letter(
     brand="north",
     consumer="billing-orders",
     handler="send-invoice",
+    handler_version=0,
     attempts=5,
     first_failed_at=AT,
     last_failed_at=AT + datetime.timedelta(seconds=3),
@@ -149,6 +151,7 @@ def test_the_replay_instruction_names_the_row_for_a_machine() -> None:
         "dead_letter_id": LETTER.dead_letter_id,
         "consumer": "billing-orders",
         "handler": "send-invoice",
+        "handler_version": 0,
         "event_id": "o-17",
         "reason": "rejected",
         "replay_count": 0,
@@ -233,7 +236,7 @@ def test_two_records_of_one_key_have_two_letters_and_a_repeat_has_the_same() -> 
     first, second = Record("t", 0, 1, b"k", b"v"), Record("t", 0, 2, b"k", b"v")
 
     def id_of(record: Record, ordinal: int = 0) -> bytes:
-        return dead_letter_id("c", "h", "op", record, 0, ordinal)
+        return dead_letter_id(Victim("c", "h", 0, b"e" * 16), record, 0, ordinal)
 
     assert id_of(first) == id_of(first)
     assert len({id_of(first), id_of(second), id_of(first, 1)}) == 3

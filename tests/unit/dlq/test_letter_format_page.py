@@ -20,6 +20,7 @@ LETTER = Letter(
     reason=Reason.REJECTED,
     consumer="c",
     handler="h",
+    handler_version=0,
     event_id="1",
     replay_count=0,
     origin_topic="t",
