@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, LiteralString, NamedTuple, cast
 
 import asyncpg
 import sqlalchemy as sa
@@ -55,9 +55,11 @@ class Generations:
 class Probe:
     """What the inbox knows of the ids asked for."""
 
-    claims: Mapping[ClaimKey, int] = field(default_factory=dict)
+    claims: Mapping[ClaimKey, int] = field(default_factory=dict[ClaimKey, int])
     """Claimed: the payload hash of the one that was handled."""
-    failures: Mapping[ClaimKey, tuple[FailureFound, ...]] = field(default_factory=dict)
+    failures: Mapping[ClaimKey, tuple[FailureFound, ...]] = field(
+        default_factory=dict[ClaimKey, tuple[FailureFound, ...]]
+    )
     """Not done: the rows in the order of their ids."""
 
     def __bool__(self) -> bool:
@@ -107,7 +109,7 @@ async def probe(
     learns of their claims by its unique key. A row that moves there after the probe was seen here as a failure.
     """
     failing = [h for h in handlers if generations is None or h[0] in generations.failing]
-    parts = [*([_PROBE_CLAIMS] if newest else []), *([_PROBE_FAILURES] if failing else [])]
+    parts: list[LiteralString] = [*([_PROBE_CLAIMS] if newest else []), *([_PROBE_FAILURES] if failing else [])]
     if not (parts and ids):
         return Probe()
     rows = await conn.execute(
@@ -210,12 +212,13 @@ async def _copy(
     if savepoint is None:
         savepoint = _SAVEPOINT
         await connection.execute(f"SAVEPOINT {savepoint}")
+    buffer = copy_buffer(handler_id, version, ids)
     try:
         await connection.copy_to_table(
             t.claim_1.name,
             schema_name=t.schema,
             columns=_COLUMNS,
-            source=memoryview(copy_buffer(handler_id, version, ids)),
+            source=cast("BinaryIO", memoryview(buffer)),  # any buffer is taken as the whole source
             format="binary",
         )
     except asyncpg.UniqueViolationError:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, final
 
 import asyncpg
 import sqlalchemy as sa
+from sqlalchemy import event, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from .faults import Fault as Fault
 from .faults import classify as classify
-
-T = TypeVar("T")
+from .finishing import to_the_end
 
 APPLICATION_NAME: Final = "tidegate"
 """What every connection of ours carries first in its `application_name`: a takeover terminates only such backends."""
@@ -101,7 +101,7 @@ class Database:
             isolation_level="READ COMMITTED",
             hide_parameters=True,
         )
-        sa.event.listen(engine.sync_engine, "checkout", _refuse_unusable)
+        event.listen(engine.sync_engine, "checkout", _refuse_unusable)
         return engine
 
     async def _connect(self) -> asyncpg.Connection[Any]:
@@ -118,6 +118,8 @@ class Database:
             "idle_in_transaction_session_timeout": _ms(settings.idle_in_transaction_s),
             "default_transaction_isolation": "read committed",
             "jit": "off",  # compiling costs more than any of our statements takes
+            # A plan that was made and kept while a table was small would scan it when it is large.
+            "plan_cache_mode": "force_custom_plan",
         }
 
 
@@ -158,7 +160,7 @@ def _refuse_unusable(dbapi_connection: Any, _record: object, _proxy: object) -> 
     """
     driver: asyncpg.Connection[Any] = dbapi_connection.driver_connection
     if driver.is_closed() or driver.is_in_transaction():
-        raise sa.exc.DisconnectionError("the connection is not usable any more")
+        raise exc.DisconnectionError("the connection is not usable any more")
 
 
 @asynccontextmanager
@@ -166,20 +168,20 @@ async def _transaction(engine: AsyncEngine) -> AsyncGenerator[AsyncConnection, N
     conn = await _checkout(engine)
     try:
         yield conn
-        await _to_the_end(conn.commit())
+        await to_the_end(conn.commit())
     except asyncio.CancelledError:
-        await _to_the_end(_give_up(conn))
+        await to_the_end(_give_up(conn))
         raise
     finally:
-        await _to_the_end(conn.close())
+        await to_the_end(_check_in(conn))
 
 
 async def _checkout(engine: AsyncEngine) -> AsyncConnection:
     conn = engine.connect()
     try:
-        await _to_the_end(_begin(conn))
+        await to_the_end(_begin(conn))
     except asyncio.CancelledError:
-        await _to_the_end(conn.close())
+        await to_the_end(conn.close())
         raise
     return conn
 
@@ -189,22 +191,21 @@ async def _begin(conn: AsyncConnection) -> None:
     await conn.begin()
 
 
+async def _check_in(conn: AsyncConnection) -> None:
+    """Back to the pool, rolled back; a connection that was lost in asyncpg's own calls is not, since nobody told it."""
+    if _is_lost(conn):
+        await _give_up(conn)
+    await conn.close()
+
+
+def _is_lost(conn: AsyncConnection) -> bool:
+    sync = conn.sync_connection
+    if sync is None or sync.closed or sync.invalidated:
+        return False
+    driver: asyncpg.Connection[Any] | None = sync.connection.driver_connection
+    return driver is None or driver.is_closed()
+
+
 async def _give_up(conn: AsyncConnection) -> None:
     if not conn.closed and not conn.invalidated:
         await conn.invalidate()
-
-
-async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` to its end even when cancelled meanwhile; then the cancellation is raised."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        if not task.cancelled():
-            task.exception()  # looked at, so that the loop does not report it as lost: the cancellation goes first
-        raise asyncio.CancelledError
-    return task.result()

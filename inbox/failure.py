@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from .arrays import arrays, insert_arrays
 from .event import Partition
 from .failure_rows import Failure, NewFailure, Verdict, headers_bytes
+from .finding import failure_of
 from .outcome import FailureState
 from .states import Act, sources
 from .tables import Tables
@@ -213,7 +214,7 @@ async def pick(
             "limit": limit,
         },
     )
-    return [_failure(row) for row in rows]
+    return [failure_of(row) for row in rows.mappings()]
 
 
 async def complete(conn: AsyncConnection, t: Tables, rows: Collection[Seen]) -> frozenset[int]:
@@ -301,7 +302,7 @@ async def requeue(
 
     A row that does not come back was changed meanwhile. `replay_count` grows: the next letter of it has another id.
     """
-    await _lock_lanes(conn, t, rows)
+    await lock_lanes(conn, t, rows)
     changed = await conn.execute(
         t.sql("""
             WITH mine AS (
@@ -319,7 +320,7 @@ async def requeue(
 
 async def discard(conn: AsyncConnection, t: Tables, rows: Collection[Seen]) -> frozenset[int]:
     """Lock order 2 and 6: these are never run again; they stay and answer probes like claims."""
-    await _lock_lanes(conn, t, rows)
+    await lock_lanes(conn, t, rows)
     changed = await conn.execute(
         t.sql("""
             WITH mine AS (
@@ -335,7 +336,8 @@ async def discard(conn: AsyncConnection, t: Tables, rows: Collection[Seen]) -> f
     return frozenset(changed.scalars())
 
 
-async def _lock_lanes(conn: AsyncConnection, t: Tables, rows: Collection[Seen]) -> None:
+async def lock_lanes(conn: AsyncConnection, t: Tables, rows: Collection[Seen]) -> None:
+    """Lock order 2: lock the lanes of `rows`, before anything is claimed."""
     await conn.execute(
         t.sql("""
             SELECT FROM {parked_key} p WHERE (p.handler, p.topic, p.key_hash) IN
@@ -353,8 +355,3 @@ def _seen(rows: Collection[Seen]) -> dict[str, list[int]]:
 
 def _sources(act: Act) -> set[str]:
     return {state.value for state in sources(act)}
-
-
-def _failure(row: sa.Row[Any]) -> Failure:
-    columns = {name: value for name, value in row._mapping.items() if name != "origin"}
-    return Failure(**{**columns, "state": FailureState(columns["state"])})

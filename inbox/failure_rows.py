@@ -11,7 +11,7 @@ from .identity import key_hash16, payload_hash8, position_id16
 from .outcome import Dead, FailureState, Reason
 from .record_bytes import decode_headers, encode_headers
 from .safe_text import safe_text
-from .tables import ID_TEXT_CHARS_MAX, INDEXED_TEXT_CHARS_MAX, NAME_CHARS_MAX
+from .table_definitions import ID_TEXT_CHARS_MAX, INDEXED_TEXT_CHARS_MAX, NAME_CHARS_MAX
 
 
 class Place(NamedTuple):

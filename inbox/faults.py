@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 import asyncpg
-import sqlalchemy as sa
+from sqlalchemy import exc
 
 
 class Fault(enum.Enum):
@@ -70,7 +70,7 @@ def classify(error: BaseException) -> Fault:
     """The fault of an error that a database call raised; PROGRAM for what did not come from the database."""
     if _is_connection_lost(error):
         return Fault.DEPENDENCY
-    if isinstance(error, sa.exc.TimeoutError) or _is_stale_plan(error):
+    if isinstance(error, exc.TimeoutError) or _is_stale_plan(error):
         return Fault.TRANSIENT
     state = sqlstate(error)
     if state is not None:
@@ -80,22 +80,22 @@ def classify(error: BaseException) -> Fault:
 
 def sqlstate(error: BaseException) -> str | None:
     """The five characters by which PostgreSQL names the error; None where there are none."""
-    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    cause = error.orig if isinstance(error, exc.DBAPIError) else error
     state = getattr(cause, "sqlstate", None)
     return state if isinstance(state, str) and len(state) == 5 else None
 
 
 def _is_connection_lost(error: BaseException) -> bool:
-    if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
+    if isinstance(error, exc.DBAPIError) and error.connection_invalidated:
         return True
     if isinstance(error, asyncpg.InterfaceError):
         return "closed" in str(error) or "closing" in str(error)
-    return isinstance(error, (OSError, asyncio.IncompleteReadError, sa.exc.DisconnectionError))
+    return isinstance(error, (OSError, asyncio.IncompleteReadError, exc.DisconnectionError))
 
 
 def _is_stale_plan(error: BaseException) -> bool:
     """After ALTER TABLE the first use of a cached statement fails once; the next one is prepared anew."""
-    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    cause = error.orig if isinstance(error, exc.DBAPIError) else error
     stale = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
     return isinstance(cause, stale) or isinstance(getattr(cause, "__cause__", None), stale)
 
@@ -104,4 +104,4 @@ def _is_refused_value(error: BaseException) -> bool:
     """A value that could not even be sent: the driver's `DataError`, or SQLAlchemy's while it made the parameters."""
     if isinstance(error, asyncpg.DataError):
         return True
-    return isinstance(error, sa.exc.StatementError) and not isinstance(error, sa.exc.DBAPIError)
+    return isinstance(error, exc.StatementError) and not isinstance(error, exc.DBAPIError)

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy import exc
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .database import APPLICATION_NAME, Database
 from .errors import OwnershipLost, TransientError
 from .event import Partition
+from .finishing import looked_at, to_the_end
 from .tables import Tables
 
 _BLOCKERS_EVERY_S: Final = 0.1
@@ -113,16 +115,17 @@ async def _take_with_force(
             while not taking.done():
                 await _terminate_blockers(db, pid)
                 await asyncio.wait((taking,), timeout=_BLOCKERS_EVERY_S)
-        except asyncio.CancelledError:
-            await asyncio.wait((taking,))  # bounded by the server: nothing is cancelled inside a database call
-            raise
+        finally:
+            if not taking.done():  # the server bounds it: nothing is cancelled inside a database call
+                await to_the_end(asyncio.wait((taking,)))
+                looked_at(taking)
         return await _answer(taking, partition)
 
 
 async def _answer(taking: asyncio.Future[int | None], partition: Partition) -> int | None:
     try:
         return await taking
-    except sa.exc.DBAPIError as error:
+    except exc.DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) not in _TIMED_OUT:
             raise
         raise TransientError(f"the fence of {partition} is held by a database session that is not tidegate's") from None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, cast
 
 import sqlalchemy as sa
 from alembic import command
@@ -195,7 +195,7 @@ def include_object(schema: str = DEFAULT_SCHEMA) -> IncludeObject:
         return schema != "public" or table.name in names or re.fullmatch(r"claim_\d+", table.name) is not None
 
     def include(item: SchemaItem, name: str | None, type_: str, reflected: bool, compare_to: SchemaItem | None) -> bool:
-        table: Any = item if isinstance(item, sa.Table) else getattr(item, "table", None)
-        return not (isinstance(table, sa.Table) and ours(table))
+        table = cast("object", item if type_ == "table" else getattr(item, "table", None))
+        return not (isinstance(table, sa.Table) and ours(cast("sa.Table", table)))
 
     return include

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -58,7 +58,9 @@ class Outgoing:
     """As it was when the row was written."""
 
 
-class Pending(NamedTuple):
+@final
+@dataclass(frozen=True, slots=True)
+class Pending:
     """What waits to be sent: consumption pauses when it is too much or too old."""
 
     count: int

@@ -52,7 +52,7 @@ TRANSITIONS: Final[Mapping[tuple[FailureState | None, Act], FailureState | None]
 
 def sources(act: Act) -> frozenset[FailureState]:
     """The states of rows that `act` may be done to."""
-    return frozenset(state for state, done in TRANSITIONS if done is act and state is not NO_ROW)
+    return frozenset(state for state, done in TRANSITIONS if done is act and state is not None)
 
 
 def target(state: FailureState | None, act: Act) -> FailureState | None:

@@ -85,6 +85,8 @@ async def raise_incarnation(conn: AsyncConnection, t: Tables, name: str, new_top
         .returning(t.topic.c.incarnation)
     )
     incarnation: int | None = await conn.scalar(raised)
-    if incarnation is None:
-        incarnation = (await conn.execute(sa.select(t.topic.c.incarnation).where(t.topic.c.name == name))).scalar_one()
-    return incarnation
+    if incarnation is not None:
+        return incarnation
+    known = await conn.execute(sa.select(t.topic.c.incarnation).where(t.topic.c.name == name))
+    already: int = known.scalar_one()
+    return already

@@ -1,0 +1,106 @@
+"""The audit: who did what, allowed or denied, for ever. Lines are only added; the database refuses all else.
+
+An allowed act's line goes into the act's own transaction; a denied one's into one of its own, before the error is
+raised.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from .failure_rows import indexed_text
+from .safe_text import Scalar, safe_details, safe_text
+from .table_definitions import NAME_CHARS_MAX
+from .tables import Tables
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLine:
+    """One act. `consumer` and `handler` are names, empty where the act concerns none."""
+
+    act: str
+    actor: str
+    allowed: bool = True
+    consumer: str = ""
+    handler: str = ""
+    failure_id: int | None = None
+    event_id: bytes | None = None
+    correlation_id: str = ""
+    operation_id: str = ""
+    tenant: str | None = None
+    brand: str | None = None
+    details: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """A line as it stands, with its number and the database's time."""
+
+    id: int
+    at: datetime.datetime
+    line: AuditLine
+
+
+async def write(conn: AsyncConnection, t: Tables, line: AuditLine) -> int:
+    """Lock order 7: add a line; returns its number."""
+    rows = await conn.execute(sa.insert(t.audit).values(_values(line)).returning(t.audit.c.id))
+    number: int = rows.scalar_one()
+    return number
+
+
+def _values(line: AuditLine) -> dict[str, Any]:
+    return {
+        "act": safe_text(line.act, NAME_CHARS_MAX),
+        "actor": safe_text(line.actor, NAME_CHARS_MAX),
+        "allowed": line.allowed,
+        "consumer": safe_text(line.consumer, NAME_CHARS_MAX),
+        "handler": safe_text(line.handler, NAME_CHARS_MAX),
+        "failure_id": line.failure_id,
+        "event_id": line.event_id,
+        "correlation_id": indexed_text(line.correlation_id),
+        "operation_id": indexed_text(line.operation_id),
+        "tenant": _optional(line.tenant),
+        "brand": _optional(line.brand),
+        "details": safe_details(line.details),
+    }
+
+
+def _optional(text: str | None) -> str | None:
+    return None if text is None else safe_text(text, NAME_CHARS_MAX)
+
+
+async def read(
+    conn: AsyncConnection,
+    t: Tables,
+    *,
+    event_id: bytes | None = None,
+    failure_id: int | None = None,
+    correlation_id: str | None = None,
+    after: int = 0,
+    limit: int = 100,
+) -> list[AuditEntry]:
+    """Lines in their order, behind number `after`; filters that are None do not count."""
+    c = t.audit.c
+    wanted = sa.select(t.audit).where(c.id > after).order_by(c.id).limit(limit)
+    if event_id is not None:
+        wanted = wanted.where(c.event_id == event_id)
+    if failure_id is not None:
+        wanted = wanted.where(c.failure_id == failure_id)
+    if correlation_id is not None:
+        wanted = wanted.where(c.correlation_id == indexed_text(correlation_id))
+    rows = await conn.execute(wanted)
+    return [_entry(row) for row in rows.mappings()]
+
+
+def _entry(row: sa.RowMapping) -> AuditEntry:
+    columns: dict[str, Any] = {str(name): value for name, value in row.items()}
+    number, at = columns.pop("id"), columns.pop("at")
+    return AuditEntry(id=number, at=at, line=AuditLine(**columns))
