@@ -104,7 +104,7 @@ class Event(Generic[T]):
     In a unit test of a handler write `Event(value)`: all else has a default.
     """
 
-    __slots__ = ("_correlation_id", "brand", "event_id", "id_text", "payload_hash", "record", "tenant", "type", "value")
+    __slots__ = ("_correlation_id", "_id", "brand", "event_id", "payload_hash", "record", "tenant", "type", "value")
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Event(Generic[T]):
         *,
         type: str = "",
         event_id: bytes = b"\0" * 16,
-        id_text: str = "",
+        id_text: str | bytes = "",
         payload_hash: int = 0,
         tenant: str | None = None,
         brand: str | None = None,
@@ -123,11 +123,17 @@ class Event(Generic[T]):
         self.record = record if record is not None else Record("", 0, 0, None, None)
         self.type = type
         self.event_id = event_id
-        self.id_text = id_text
+        self._id = id_text
         self.payload_hash = payload_hash
         self.tenant = tenant
         self.brand = brand
         self._correlation_id = correlation_id
+
+    @property
+    def id_text(self) -> str:
+        """The event's declared id, readable."""
+        given = self._id
+        return given if isinstance(given, str) else given.decode("utf-8", "replace")
 
     @property
     def topic(self) -> str:

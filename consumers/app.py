@@ -1,0 +1,338 @@
+"""What a user declares: an app, its consumers, their projections and commands, the handlers and resources. No IO."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import typing
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
+
+from ..dlq.retry import RetryPolicy
+from ..inbox.errors import Problem
+from ..inbox.scope import EventIdRule, FromPosition, Scope
+from ..projections.projection import (
+    BATCH_MAX,
+    BATCH_WAIT_MS,
+    PROJECTION_DEADLINE_S,
+    Projection,
+)
+from .codecs.codec import CodecSpec
+from .injection import Wants, payload_types, read_wants
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CONCURRENCY: Final = 16
+"""Commands of one handler at once: enough to hide a 10 ms call at 1,600 a second, few enough for a small pool."""
+
+COMMAND_DEADLINE_S: Final = 30.0
+"""Most HTTP clients give up within 30 s; a handler that takes longer should say so."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
+Unmatched = Literal["ignore", "dead"]
+StartPolicy = Literal["earliest", "latest"]
+GapPolicy = Literal["stop", "earliest"]
+RecreatedPolicy = Literal["stop", "earliest"]
+Types = type | str | Iterable[type | str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A declared command: the trigger that makes it out of an event, and how it runs."""
+
+    name: str
+    trigger: Callable[..., Any]
+    takes: frozenset[type | str]
+    concurrency: int
+    deadline_s: float
+    retry: RetryPolicy
+
+    def accepts(self, type_name: str, value_type: type) -> bool:
+        """Whether events of this type are for this command."""
+        return type_name in self.takes or value_type in self.takes
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFunction:
+    """The one function that carries out commands of a class, and what it wants."""
+
+    function: Callable[..., Any]
+    wants: Wants
+
+
+class Consumer:
+    """A consumer group, the topics it reads, and the handlers of their events. Made by `App.consumer`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        topics: Sequence[str],
+        codec: CodecSpec,
+        event_id: EventIdRule,
+        scope: Scope,
+        unmatched: Unmatched,
+        require_key: bool,
+        start: StartPolicy,
+        on_gap: GapPolicy,
+        on_recreated: RecreatedPolicy,
+    ) -> None:
+        self.name = name
+        self.topics = tuple(topics)
+        self.codec = codec
+        self.event_id = event_id
+        self.scope = scope
+        self.unmatched = unmatched
+        self.require_key = require_key
+        self.start = start
+        self.on_gap = on_gap
+        self.on_recreated = on_recreated
+        self.projections: dict[str, Projection] = {}
+        self.commands: dict[str, Command] = {}
+        self._problems: list[Problem] = []
+
+    def projection(
+        self,
+        name: str,
+        *,
+        version: int = 1,
+        on: Types = None,
+        freshness_s: float | None = None,
+        batch_max: int = BATCH_MAX,
+        batch_wait_ms: int = BATCH_WAIT_MS,
+        deadline_s: float = PROJECTION_DEADLINE_S,
+    ) -> Callable[[F], F]:
+        """Declare a projection: `fn(events: Sequence[Event[T]], tx: AsyncConnection)` writes a batch into its transaction.
+
+        Which types it takes is read from the annotation (`Event[A | B]`), or given by `on`; without either it is all.
+        """
+
+        def declare(function: F) -> F:
+            wants = read_wants(function)
+            takes = _types(on) or frozenset[type | str](payload_types(wants.subject))
+            self._add(self.projections, name, Projection(
+                name, version, function, takes, freshness_s, batch_max, batch_wait_ms, deadline_s))  # fmt: skip
+            self._check(name, "version", version >= 1, "a version of 1 or more")
+            self._check(name, "batch_max", batch_max >= 1, "1 or more")
+            self._check(name, "batch_wait_ms", batch_wait_ms >= 0, "0 or more")
+            self._check(name, "deadline_s", deadline_s > 0, "more than 0")
+            self._check_readable(name, wants, on)
+            return function
+
+        return declare
+
+    def command(
+        self,
+        name: str,
+        *,
+        on: Types = None,
+        concurrency: int = CONCURRENCY,
+        deadline_s: float = COMMAND_DEADLINE_S,
+        retry: RetryPolicy | None = None,
+    ) -> Callable[[F], F]:
+        """Declare a command: `fn(event: Event[T]) -> SomeCommand | None` makes it, the app's handler carries it out.
+
+        None means that there is nothing to do: the event is claimed as skipped.
+        """
+
+        def declare(function: F) -> F:
+            wants = read_wants(function)
+            takes = _types(on) or frozenset[type | str](payload_types(wants.subject))
+            self._add(self.commands, name, Command(
+                name, function, takes, concurrency, deadline_s, retry or RetryPolicy()))  # fmt: skip
+            self._check(name, "on", bool(takes), "a payload type: on=OrderPlaced, or an annotation Event[OrderPlaced]")
+            self._check(name, "concurrency", concurrency >= 1, "1 or more")
+            self._check(name, "deadline_s", deadline_s > 0, "more than 0")
+            self._check_readable(name, wants, on)
+            return function
+
+        return declare
+
+    @property
+    def handler_names(self) -> tuple[str, ...]:
+        """All handlers, projections and commands."""
+        return (*self.projections, *self.commands)
+
+    def payload_types(self) -> frozenset[type]:
+        """Every payload class that a handler takes."""
+        takes: set[type] = set()
+        for handler in (*self.projections.values(), *self.commands.values()):
+            takes |= {taken for taken in handler.takes if isinstance(taken, type)}
+        return frozenset(takes)
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with the declarations."""
+        found = list(self._problems)
+        found += _name_problems(f"consumer {self.name!r}", self.name)
+        if not self.topics:
+            found.append(Problem(f"consumer {self.name!r}", "it reads no topic", 'name at least one: topics=["shop.orders"]'))
+        if not self.handler_names:
+            found.append(Problem(f"consumer {self.name!r}", "it has no handler", "declare a projection or a command"))
+        return found
+
+    def warnings(self) -> list[str]:
+        """What is allowed, but should be known."""
+        if isinstance(self.event_id, FromPosition):
+            return [f"consumer {self.name!r}: events are known by their position, so a producer's duplicates are not caught"]
+        return []
+
+    def _add(self, handlers: dict[str, Any], name: str, handler: Any) -> None:
+        key = f"handler {name!r} of {self.name!r}"
+        self._problems += _name_problems(key, name)
+        if name in self.handler_names:
+            self._problems.append(Problem(key, "the name is declared twice", "give each handler a name of its own"))
+        handlers[name] = handler
+
+    def _check(self, name: str, option: str, fine: bool, fix: str) -> None:
+        if not fine:
+            self._problems.append(Problem(f"handler {name!r} of {self.name!r}", f"{option} is not usable", f"give {fix}"))
+
+    def _check_readable(self, name: str, wants: Wants, on: Types) -> None:
+        if wants.unresolved is not None and on is None:
+            self._problems.append(
+                Problem(
+                    f"handler {name!r} of {self.name!r}",
+                    f"its annotations cannot be read ({wants.unresolved})",
+                    "define the types at module level, or name them with on=",
+                )
+            )
+
+
+class App:
+    """A service's event handling, declared. The object that `tidegate run --app package.module:app` names."""
+
+    def __init__(self, name: str, *, owner: str, settings: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.owner = owner
+        self.settings: Mapping[str, Any] = dict(settings or {})
+        self.consumers: dict[str, Consumer] = {}
+        self.handlers: dict[type, HandlerFunction] = {}
+        self._lifespans: list[Callable[[], AsyncIterator[object]]] = []
+        self._overrides: dict[type, object] = {}
+        self._problems: list[Problem] = _name_problems(f"app {name!r}", name)
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        topics: Sequence[str],
+        codec: CodecSpec,
+        event_id: EventIdRule,
+        scope: Scope = Scope(),  # noqa: B008 - frozen, so sharing the default is safe
+        unmatched: Unmatched = "ignore",
+        require_key: bool = False,
+        start: StartPolicy = "earliest",
+        on_gap: GapPolicy = "stop",
+        on_recreated: RecreatedPolicy = "stop",
+    ) -> Consumer:
+        """Declare a consumer. `name` is its Kafka group; `event_id` has no default, because a wrong guess loses events.
+
+        `unmatched`: what becomes of an event that no handler takes. `require_key`: a record without a key is dead
+        (a tombstone always needs one). `start`: where a consumer that never ran begins.
+        `on_gap`: when retention removed unread records. `on_recreated`: when a topic was deleted and made anew.
+        """
+        consumer = Consumer(
+            name,
+            topics=topics,
+            codec=codec,
+            event_id=event_id,
+            scope=scope,
+            unmatched=unmatched,
+            require_key=require_key,
+            start=start,
+            on_gap=on_gap,
+            on_recreated=on_recreated,
+        )
+        if name in self.consumers:
+            self._problems.append(Problem(f"consumer {name!r}", "it is declared twice", "give each consumer its own name"))
+        self.consumers[name] = consumer
+        return consumer
+
+    def handler(self, command_type: type) -> Callable[[F], F]:
+        """Declare the one function that carries out commands of a class: `fn(command, ctx: Context, client: SomeClient)`."""
+
+        def declare(function: F) -> F:
+            if command_type in self.handlers:
+                self._problems.append(
+                    Problem(f"command {command_type.__name__}", "it has two handlers", "keep exactly one @app.handler for it")
+                )
+            self.handlers[command_type] = HandlerFunction(function, read_wants(function))
+            return function
+
+        return declare
+
+    def lifespan(self, function: Callable[[], AsyncIterator[object]]) -> Callable[[], AsyncIterator[object]]:
+        """Declare resources: an async generator that yields one (or a tuple of them) and cleans up behind its yield."""
+        self._lifespans.append(function)
+        return function
+
+    @contextlib.contextmanager
+    def override(self, wanted: type, resource: object) -> Generator[None]:
+        """In a test: handlers that want `wanted` get `resource`, and its lifespan is not asked."""
+        before = dict(self._overrides)
+        self._overrides[wanted] = resource
+        try:
+            yield
+        finally:
+            self._overrides = before
+
+    @property
+    def overrides(self) -> Mapping[type, object]:
+        """The resources that a test put in place of the real ones."""
+        return self._overrides
+
+    @contextlib.asynccontextmanager
+    async def open_resources(self) -> AsyncIterator[tuple[object, ...]]:
+        """Run every lifespan; what they yielded is open until the end."""
+        async with contextlib.AsyncExitStack() as stack:
+            opened: list[object] = []
+            for function in self._lifespans:
+                yielded = await stack.enter_async_context(contextlib.asynccontextmanager(function)())
+                opened += yielded if isinstance(yielded, tuple) else (yielded,)
+            yield tuple(opened)
+
+    def problems(self) -> list[Problem]:
+        """Everything that is wrong with the declarations, of all consumers."""
+        found = list(self._problems)
+        if not self.owner:
+            found.append(Problem(f"app {self.name!r}", "it has no owner", 'name the team: App("billing", owner="payments")'))
+        for consumer in self.consumers.values():
+            found += consumer.problems()
+            for command in consumer.commands.values():
+                found += self._trigger_problems(consumer, command)
+        return found
+
+    def _trigger_problems(self, consumer: Consumer, command: Command) -> list[Problem]:
+        made = read_made(command.trigger)
+        missing = sorted(cls.__name__ for cls in made if cls not in self.handlers)
+        key = f"handler {command.name!r} of {consumer.name!r}"
+        return [
+            Problem(key, f"it makes {name}, which has no handler", f"declare one with @app.handler({name})")
+            for name in missing
+        ]
+
+
+def read_made(trigger: Callable[..., Any]) -> frozenset[type]:
+    """The command classes that a trigger's return annotation names."""
+    try:
+        returned = typing.get_type_hints(trigger).get("return")
+    except (NameError, TypeError, AttributeError):
+        return frozenset()
+    members = typing.get_args(returned) or (returned,)
+    return frozenset(member for member in members if isinstance(member, type) and member is not type(None))
+
+
+def _types(given: Types) -> frozenset[type | str]:
+    if given is None:
+        return frozenset()
+    if isinstance(given, type | str):
+        return frozenset((given,))
+    return frozenset(given)
+
+
+def _name_problems(key: str, name: str) -> list[Problem]:
+    if _NAME.fullmatch(name):
+        return []
+    return [Problem(key, "the name is not usable", "use up to 100 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit")]

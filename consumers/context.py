@@ -1,0 +1,116 @@
+"""What a command handler may ask of the framework: its event, a transaction, and a way to publish."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from sqlalchemy import CursorResult
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ..inbox.event import Event
+
+HeaderMap = Mapping[str, bytes | str | None]
+
+
+class Tx(Protocol, Awaitable[AsyncConnection]):
+    """The handler's transaction. It opens at its first use; `await ctx.tx` gives the SQLAlchemy connection itself.
+
+    What is written through it commits together with the event's claim and the records published, or not at all.
+    """
+
+    async def execute(self, statement: Any, parameters: Any = None) -> CursorResult[Any]:
+        """Run one statement (SQLAlchemy Core or `text`), with bound parameters."""
+        ...
+
+    async def scalar(self, statement: Any, parameters: Any = None) -> Any:
+        """The first column of the first row, None without a row."""
+        ...
+
+
+class BlockingTx(Protocol):
+    """The same for a `def` handler: each call blocks the handler's thread, never the event loop."""
+
+    def execute(self, statement: Any, parameters: Any = None) -> CursorResult[Any]:
+        """Run one statement (SQLAlchemy Core or `text`), with bound parameters."""
+        ...
+
+    def scalar(self, statement: Any, parameters: Any = None) -> Any:
+        """The first column of the first row, None without a row."""
+        ...
+
+
+@runtime_checkable
+class Context(Protocol):
+    """Given to `async def` handlers that have a parameter annotated with it."""
+
+    @property
+    def event(self) -> Event[Any]:
+        """The event that led to this command."""
+        ...
+
+    @property
+    def operation_id(self) -> str:
+        """The business operation: the same in every repeat."""
+        ...
+
+    @property
+    def correlation_id(self) -> str:
+        """What ties together everything that one request set off."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt."""
+        ...
+
+    @property
+    def tx(self) -> Tx:
+        """The transaction that commits together with the claim; opened at its first use."""
+        ...
+
+    async def publish(
+        self, topic: str, value: object, *, key: bytes | str | None = None, headers: HeaderMap | None = None, name: str = ""
+    ) -> None:
+        """Send a record by the outbox: it goes out if and only if this handling counts, with an id that a repeat repeats.
+
+        `name` tells apart several records to one (topic, key) whose order may differ between attempts.
+        Raises RecordError or ValueError where the value does not fit its schema.
+        """
+        ...
+
+
+@runtime_checkable
+class BlockingContext(Protocol):
+    """Given to `def` handlers: the same contract, but the calls block (the handler has a thread of its own)."""
+
+    @property
+    def event(self) -> Event[Any]:
+        """The event that led to this command."""
+        ...
+
+    @property
+    def operation_id(self) -> str:
+        """The business operation: the same in every repeat."""
+        ...
+
+    @property
+    def correlation_id(self) -> str:
+        """What ties together everything that one request set off."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt."""
+        ...
+
+    @property
+    def tx(self) -> BlockingTx:
+        """The transaction that commits together with the claim; opened at its first use."""
+        ...
+
+    def publish(
+        self, topic: str, value: object, *, key: bytes | str | None = None, headers: HeaderMap | None = None, name: str = ""
+    ) -> None:
+        """Send a record by the outbox, as `Context.publish` does."""
+        ...

@@ -1,0 +1,232 @@
+"""The intake: records become events with an identity, a scope and a route. It runs in the client thread, and does no IO
+but what its codec does (a schema that is seen for the first time)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from ..inbox.errors import DependencyError, RecordError
+from ..inbox.event import Event, Partition, Record
+from ..inbox.identity import event_id16, event_prefix, payload_hash8, position_id16
+from ..inbox.outcome import Reason
+from ..inbox.scope import EventIdRule, FromCloudEvent, FromField, FromHeader, FromPosition, Scope
+from .app import Consumer
+from .client.ports import Rejected, Taken
+from .codecs.codec import Codec, CodecStalled, Decoded
+from .routing import Route, Router
+
+_PREFIXES_MAX = 10_000
+"""Identity prefixes remembered, one for each (topic, type, tenant): a bound against tenants without end."""
+
+Identify = Callable[[Record, Any], bytes]
+
+
+@final
+class EventIntake:
+    """Decodes, identifies and routes the records of one consumer.
+
+    `incarnations` (topic -> number) is read for ids made of positions; its owner fills it before a partition is read.
+    `count_unmatched` is called with a type name for each event that no handler takes.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        codec: Codec,
+        router: Router,
+        incarnations: Mapping[str, int],
+        count_unmatched: Callable[[str], None],
+    ) -> None:
+        self._consumer = consumer
+        self._codec = codec
+        self._router = router
+        self._incarnations = incarnations
+        self._count_unmatched = count_unmatched
+        self._identify = identifier(consumer.event_id)
+        self._by_position = isinstance(consumer.event_id, FromPosition)
+        self._prefixes: dict[tuple[str, str, bytes], bytes] = {}
+
+    def take(self, partition: Partition, epoch: int, records: list[Record]) -> Taken:
+        """Decode one partition's consecutive records. A dependency that is away ends the run early, losing nothing."""
+        decoded, stall = self._decode(records)
+        sorting = _Sorting()
+        for record, result in zip(records, decoded, strict=False):
+            try:
+                event, route = self._event(record, result)
+            except RecordError as error:
+                sorting.rejects.append(Rejected(record, error.reason, str(error)))
+                continue
+            if route.is_empty:
+                self._unmatched(sorting, record, event)
+            else:
+                sorting.add(event, route)
+        stalled_at = records[len(decoded)].offset if stall is not None else None
+        return sorting.taken(stalled_at, stall)
+
+    def event_of(self, record: Record) -> tuple[Event[Any], Route]:
+        """One record as an event. Raises RecordError where it cannot be one, DependencyError where that is not known yet."""
+        decoded, stall = self._decode([record])
+        if stall is not None:
+            raise stall
+        return self._event(record, decoded[0])
+
+    def _decode(self, records: list[Record]) -> tuple[list[Decoded | RecordError | None], DependencyError | None]:
+        living = [record for record in records if record.value is not None]
+        stall = None
+        try:
+            results: list[Decoded | RecordError] = self._codec.decode_many(living)
+        except CodecStalled as stalled:
+            results, stall = stalled.done, stalled.cause
+        if len(living) == len(records):
+            return list(results), stall
+        return _with_tombstones(records, results), stall
+
+    def _event(self, record: Record, decoded: Decoded | RecordError | None) -> tuple[Event[Any], Route]:
+        if decoded is None:
+            return self._tombstone(record)
+        if isinstance(decoded, RecordError):
+            raise decoded
+        if record.key is None and self._consumer.require_key:
+            raise RecordError(Reason.NO_KEY, "the record has no key, and this consumer requires one")
+        value, type_name = decoded.value, decoded.type
+        return self._identified(record, value, type_name), self._router.route(type_name, type(value))
+
+    def _tombstone(self, record: Record) -> tuple[Event[Any], Route]:
+        if record.key is None:
+            raise RecordError(Reason.NO_KEY, "a tombstone without a key deletes nothing")
+        return self._identified(record, None, ""), self._router.tombstone
+
+    def _identified(self, record: Record, value: Any, type_name: str) -> Event[Any]:
+        scope = self._consumer.scope
+        tenant = record.header(scope.tenant.name) if scope.tenant is not None else None
+        if self._by_position or (value is None and isinstance(self._consumer.event_id, FromField)):
+            incarnation = self._incarnations.get(record.topic, 0)
+            event_id = position_id16(record.topic, incarnation, record.partition, record.offset)
+            id_text: bytes | str = f"{record.topic}/{incarnation}/{record.partition}/{record.offset}"
+        else:
+            id_text = self._identify(record, value)
+            event_id = event_id16(self._prefix(record.topic, type_name, tenant or b""), id_text)
+        return Event(
+            value,
+            record,
+            type=type_name,
+            event_id=event_id,
+            id_text=id_text,
+            payload_hash=payload_hash8(record.value),
+            tenant=None if tenant is None else tenant.decode("utf-8", "replace"),
+            brand=_brand(record, scope),
+        )
+
+    def _prefix(self, topic: str, type_name: str, tenant: bytes) -> bytes:
+        prefix = self._prefixes.get((topic, type_name, tenant))
+        if prefix is None:
+            prefix = event_prefix(topic, type_name, tenant)
+            if len(self._prefixes) < _PREFIXES_MAX:
+                self._prefixes[(topic, type_name, tenant)] = prefix
+        return prefix
+
+    def _unmatched(self, sorting: _Sorting, record: Record, event: Event[Any]) -> None:
+        self._count_unmatched(event.type)
+        if self._consumer.unmatched == "dead":
+            sorting.rejects.append(Rejected(record, Reason.UNMATCHED, f"no handler takes {event.type or 'its type'}"))
+
+
+@final
+class _Sorting:
+    """The outcome of one take, as it grows."""
+
+    __slots__ = ("events", "lanes", "rejects", "size_bytes")
+
+    def __init__(self) -> None:
+        self.events: list[Event[Any]] = []
+        self.lanes: dict[str, list[int]] = {}
+        self.rejects: list[Rejected] = []
+        self.size_bytes = 0
+
+    def add(self, event: Event[Any], route: Route) -> None:
+        record = event.record
+        self.size_bytes += len(record.key or b"") + len(record.value or b"")
+        for lane in route.lanes:
+            self.lanes.setdefault(lane, []).append(len(self.events))
+        self.events.append(event)
+
+    def taken(self, stalled_at: int | None, stall: DependencyError | None) -> Taken:
+        return Taken(
+            events=tuple(self.events),
+            rejects=tuple(self.rejects),
+            lanes={name: tuple(indexes) for name, indexes in self.lanes.items()},
+            size_bytes=self.size_bytes,
+            stalled_at=stalled_at,
+            stall=stall,
+        )
+
+
+def _with_tombstones(
+    records: list[Record], results: list[Decoded | RecordError]
+) -> list[Decoded | RecordError | None]:
+    """Put None in the tombstones' places, up to where the decoding stopped."""
+    merged: list[Decoded | RecordError | None] = []
+    following = iter(results)
+    for record in records:
+        if record.value is None:
+            merged.append(None)
+            continue
+        result = next(following, None)
+        if result is None:
+            break
+        merged.append(result)
+    return merged
+
+
+def _brand(record: Record, scope: Scope) -> str | None:
+    if scope.brand is None:
+        return None
+    found = record.header(scope.brand.name)
+    return None if found is None else found.decode("utf-8", "replace")
+
+
+def identifier(rule: EventIdRule) -> Identify:
+    """The function that reads an event's declared id as bytes, or raises RecordError."""
+    if isinstance(rule, FromHeader):
+        return _header_identifier(rule.name)
+    if isinstance(rule, FromCloudEvent):
+        return _cloud_event_id
+    if isinstance(rule, FromField):
+        return _field_identifier(tuple(rule.name.split(".")))
+    return _no_id
+
+
+def _header_identifier(name: str) -> Identify:
+    def identify(record: Record, value: Any) -> bytes:
+        found = record.header(name)
+        if not found:
+            raise RecordError(Reason.UNDECODABLE, f"the header {name!r}, which holds the event's id, is missing or empty")
+        return found
+
+    return identify
+
+
+def _field_identifier(path: tuple[str, ...]) -> Identify:
+    def identify(record: Record, value: Any) -> bytes:
+        found: Any = value
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
+        if found is None or found == "" or isinstance(found, dict | list):
+            raise RecordError(
+                Reason.UNDECODABLE, f"the field {'.'.join(path)!r}, which holds the event's id, is missing or empty"
+            )
+        return found if isinstance(found, bytes) else str(found).encode("utf-8", "surrogatepass")
+
+    return identify
+
+
+def _cloud_event_id(record: Record, value: Any) -> bytes:
+    source, given = record.header("ce_source"), record.header("ce_id")
+    if not source or not given:
+        raise RecordError(Reason.UNDECODABLE, "the CloudEvents headers ce_source and ce_id must both be there")
+    return len(source).to_bytes(4, "big") + source + given
+
+
+def _no_id(record: Record, value: Any) -> bytes:
+    raise AssertionError("an event known by its position has no id to read")

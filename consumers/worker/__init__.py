@@ -1,0 +1,1 @@
+"""The thin shell: it carries out what the engine says, and decides no business."""

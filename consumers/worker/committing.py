@@ -1,0 +1,103 @@
+"""Tells Kafka where we are: each offset first into the fence row, then to Kafka, so that Kafka is never ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import final
+
+import structlog
+
+from ...inbox import fence
+from ...inbox.errors import FatalError, OwnershipLost
+from ...inbox.event import Partition
+from ...inbox.holding import Holdings
+from ...inbox.store import STORE_ERRORS, Store
+from ..client.ports import CommitAnswer, KafkaPort
+from ..engine.signals import Commit, LetGo
+
+Raiser = Callable[[Mapping[Partition, tuple[int, int]]], Awaitable[None]]
+"""Raises a track's checkpoints to points (epoch, next offset) below which everything is durable."""
+
+log = structlog.get_logger(__name__)
+
+
+@final
+class Committer:
+    """Owned by the event loop; one commit at a time. A commit that fails is said again with the next one."""
+
+    def __init__(
+        self,
+        store: Store,
+        consumer: str,
+        raisers: Mapping[str, Raiser],
+        kafka: KafkaPort,
+        holdings: Holdings,
+        fenced: Callable[[Partition, int], None],
+        not_committed: Callable[[Mapping[Partition, int]], None],
+        count: Callable[[CommitAnswer], None],
+    ) -> None:
+        self._store = store
+        self._consumer = consumer
+        self._raisers = raisers
+        self._kafka = kafka
+        self._holdings = holdings
+        self._fenced = fenced
+        self._not_committed = not_committed
+        self._count = count
+
+    async def commit(self, commit: Commit) -> None:
+        """Write the offsets down, then commit them. Raises FatalError where that is forbidden."""
+        epochs = {partition: epoch for partition, (epoch, _) in commit.offsets.items()}
+        try:
+            noted = await self._note(commit)
+            await self._raise(commit)
+            answers = await self._kafka.commit({partition: commit.offsets[partition][1] for partition in noted})
+        except STORE_ERRORS as error:
+            log.warning("commit_waits", error=type(error).__name__)
+            self._not_committed(epochs)
+            return
+        except OwnershipLost:
+            return
+        self._read(answers, epochs)
+
+    def _read(self, answers: Mapping[Partition, CommitAnswer], epochs: Mapping[Partition, int]) -> None:
+        for answer in answers.values():
+            self._count(answer)
+        if CommitAnswer.FORBIDDEN in answers.values():
+            raise FatalError(
+                f"the principal may not commit offsets of group {self._consumer!r}",
+                fix="allow READ on the group for this principal",
+            )
+        again = {p: epochs[p] for p, answer in answers.items() if answer is not CommitAnswer.ACCEPTED}
+        if again:
+            self._not_committed(again)
+
+    async def let_go(self, action: LetGo) -> None:
+        """Answer a revocation: commit only what the fence row holds; what could not be written is not committed."""
+        partition, epoch, offset = action.partition, action.epoch, action.next_offset
+        holding = self._holdings.current(partition, epoch)
+        committable = None
+        if holding is not None and offset is not None:
+            try:
+                noted = await self._note(Commit({partition: (epoch, offset)}))
+                committable = offset if partition in noted else None
+            except STORE_ERRORS as error:
+                log.warning("commit_left_out", partition=str(partition), error=type(error).__name__)
+        self._holdings.drop(partition, epoch)
+        self._kafka.let_go(partition, epoch, committable)
+
+    async def _note(self, commit: Commit) -> frozenset[Partition]:
+        """The offsets into the fence rows; gives back those that are ours."""
+        held = {p: h for p, (epoch, _) in commit.offsets.items() if (h := self._holdings.current(p, epoch)) is not None}
+        offsets = {p: (holding.fence_epoch, commit.offsets[p][1]) for p, holding in held.items()}
+        async with self._store.transaction() as conn:
+            noted = await fence.note_offsets(conn, self._store.tables, self._consumer, offsets)
+        for partition in held.keys() - noted:
+            self._fenced(partition, held[partition].epoch)
+        return frozenset(noted)
+
+    async def _raise(self, commit: Commit) -> None:
+        """Checkpoints of handlers whose events are rare follow, so that retention never looks like a gap to them."""
+        for track, raiser in self._raisers.items():
+            points = {p: (commit.offsets[p][0], points[track]) for p, points in commit.points.items() if track in points}
+            await raiser(points)

@@ -1,0 +1,286 @@
+"""Makes handled commands durable in groups: claims, outbox rows, failure rows and checkpoints in one commit.
+
+One flush is under way at a time; whatever completes meanwhile is the next group. What if the process stops before the
+commit? Nothing of the group happened, its events are read again. After it, but before the engine is told? The events
+are read again, and their claims answer. An id that does not come back from the claim was handled before: its records do
+not go out. Only errors of the data are bisected, so that one bad row never holds up its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ...dlq.burial import Buried, Burial, letters_of
+from ...dlq.failure_text import dead as dead_outcome
+from ...inbox import checkpoint, claim, failure, fence, outbox
+from ...inbox.moving import judge, raise_checkpoints
+from ...inbox.faults import Fault, classify
+from ...inbox.errors import DependencyError
+from ...inbox.event import Partition
+from ...inbox.failure_rows import Place
+from ...inbox.holding import Holding, Holdings
+from ...inbox.outcome import Dead, Reason
+from ...inbox.store import STORE_ERRORS, Store
+from ..engine.signals import Finished, LaneItem
+
+
+COMMAND_VERSION = 0
+"""Commands have no versions: the column holds a constant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One handled event. `dead` says that it failed for good; `claimed` that its own transaction claimed it already."""
+
+    track: str
+    handler_id: int
+    item: LaneItem
+    outgoing: tuple[outbox.NewOutgoing, ...] = ()
+    dead: Dead | None = None
+    attempts: int = 1
+    claimed: bool = False
+
+
+class Progress(Protocol):
+    """What the completer asks of the engine and tells it."""
+
+    def prospect(self, track: str, partition: Partition, epoch: int, offsets: Sequence[int]) -> int | None:
+        """The commit point of the track if these offsets were finished; None for a stale epoch."""
+        ...
+
+    def finished(self, signals: Sequence[Finished]) -> None:
+        """These are durable."""
+        ...
+
+    def wrote_outbox(self) -> None:
+        """There may be something to relay."""
+        ...
+
+    def lost(self, partition: Partition, epoch: int) -> None:
+        """The fence did not come back."""
+        ...
+
+    def duplicates(self, handler: str, n: int) -> None:
+        """These had been claimed before."""
+        ...
+
+
+@dataclass(slots=True)
+class _Group:
+    """One transaction's worth of completions."""
+
+    members: list[Completion]
+    holdings: dict[Partition, Holding] = field(default_factory=dict)
+    durable: list[Completion] = field(default_factory=list)
+    conflicts: list[Completion] = field(default_factory=list)
+    moves: list[checkpoint.Move] = field(default_factory=list)
+    duplicates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    wrote_outbox: bool = False
+
+
+@final
+class Completer:
+    """Owned by the event loop. `add` never waits; `run` flushes until it is cancelled."""
+
+    def __init__(
+        self,
+        store: Store,
+        consumer: str,
+        holdings: Holdings,
+        burial: Burial,
+        progress: Progress,
+        wait_for: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._tables = store.tables
+        self._consumer = consumer
+        self._holdings = holdings
+        self._burial = burial
+        self._progress = progress
+        self._wait_for = wait_for
+        self._waiting: list[Completion] = []
+        self._wake = asyncio.Event()
+        self._lock = asyncio.Lock()
+
+    def add(self, completion: Completion) -> None:
+        """This event is handled: write it with the next group."""
+        self._waiting.append(completion)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Flush for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            members, self._waiting = self._waiting, []
+            await self._flush(members)
+
+    async def _flush(self, members: list[Completion]) -> None:
+        """Write the group; wait for a database that is away; split a group that holds bad data."""
+        while members:
+            try:
+                group = await self._write(members)
+            except DependencyError as error:
+                await self._wait_for(error.dependency)
+                continue
+            except STORE_ERRORS as error:
+                fault = classify(error)
+                if fault in (Fault.DATA, Fault.PROGRAM):
+                    await self._split(members, error)
+                    return
+                await self._wait_for("postgresql")
+                continue
+            self._report(group)
+            members = [_as_conflict(member) for member in group.conflicts]
+
+    async def _split(self, members: list[Completion], error: Exception) -> None:
+        if len(members) > 1:
+            middle = len(members) // 2
+            await self._flush(members[:middle])
+            await self._flush(members[middle:])
+            return
+        only = members[0]
+        if only.dead is not None:
+            raise error
+        dead = dead_outcome(Reason.REJECTED, error, only.item.event.record)
+        await self._flush([Completion(only.track, only.handler_id, only.item, dead=dead, attempts=only.attempts)])
+
+    async def _write(self, members: list[Completion]) -> _Group:
+        async with self._lock, self._store.transaction() as conn:
+            group = await self._open(conn, members)
+            await self._claim(conn, group)
+            await self._close(conn, group)
+        return group
+
+    async def raise_to(self, track: str, handler_id: int, points: Mapping[Partition, tuple[int, int]]) -> None:
+        """Raise the track's checkpoints to points below which everything is durable; what is there already is left."""
+        key = (handler_id, COMMAND_VERSION)
+        if self._lock.locked():
+            return
+        async with self._lock:
+            await raise_checkpoints(self._store, self._consumer, self._holdings, key, points)
+
+    async def _open(self, conn: AsyncConnection, members: list[Completion]) -> _Group:
+        """Steps 1, 2 and 3."""
+        epochs = {member.item.partition: member.item.epoch for member in members}
+        held = await fence.hold(conn, self._tables, self._consumer, self._holdings.fences(epochs))
+        group = _Group(members)
+        for partition, epoch in epochs.items():
+            holding = self._holdings.current(partition, epoch)
+            if holding is not None and partition in held:
+                group.holdings[partition] = holding
+        return group
+
+    async def _claim(self, conn: AsyncConnection, group: _Group) -> None:
+        """Steps 2 to 7: places of the dead, the lock, the probe, the claims, rows, what goes out."""
+        mine = [member for member in group.members if self._is_held(group, member)]
+        dead = [member for member in mine if member.dead is not None]
+        buried = [self._bury(group, member) for member in dead]
+        places = await failure.draw_places(conn, self._tables, [row for row, _ in buried])
+        group.durable += [*dead, *(member for member in mine if member.claimed)]
+        open_ones = [member for member in mine if member.dead is None and not member.claimed]
+        outgoing = await self._claim_each(conn, group, open_ones) if open_ones else []
+        if buried:
+            puts = await failure.put(conn, self._tables, [row for row, _ in buried], places)
+            outgoing += letters_of(puts, buried)
+        if outgoing:
+            await outbox.put(conn, self._tables, outgoing)
+        group.wrote_outbox = bool(outgoing)
+
+    async def _claim_each(
+        self, conn: AsyncConnection, group: _Group, members: list[Completion]
+    ) -> list[outbox.NewOutgoing]:
+        by_handler: defaultdict[int, list[Completion]] = defaultdict(list)
+        for member in members:
+            by_handler[member.handler_id].append(member)
+        generations = await claim.lock_generations(conn, self._tables, by_handler)
+        keys = [(handler_id, COMMAND_VERSION) for handler_id in sorted(by_handler)]
+        ids = sorted({member.item.event.event_id for member in members})
+        known = await claim.probe(conn, self._tables, keys, ids, generations, newest=False)
+        outgoing: list[outbox.NewOutgoing] = []
+        for handler_id in sorted(by_handler):
+            admitted = await self._claim_for(conn, group, handler_id, by_handler[handler_id], known)
+            for member in admitted:
+                outgoing += member.outgoing
+        return outgoing
+
+    async def _claim_for(
+        self, conn: AsyncConnection, group: _Group, handler_id: int, members: list[Completion], known: claim.Probe
+    ) -> list[Completion]:
+        """Claims of one handler. Gives back those whose records may go out."""
+        failing = {key.event_id for key in known.failures if key.handler_id == handler_id}
+        rows = sorted(
+            {
+                member.item.event.event_id: member.item.event.payload_hash
+                for member in members
+                if member.item.event.event_id not in failing
+            }.items()
+        )
+        claimed = await claim.claim(conn, self._tables, handler_id, COMMAND_VERSION, rows, optimistic=False)
+        admitted: list[Completion] = []
+        for member in members:
+            event = member.item.event
+            new = claimed.new is None or event.event_id in claimed.new
+            if event.event_id not in failing and new:
+                admitted.append(member)
+            elif claimed.taken.get(event.event_id, event.payload_hash) != event.payload_hash:
+                group.conflicts.append(member)
+                continue
+            else:
+                group.duplicates[member.track] += 1
+            group.durable.append(member)
+        return admitted
+
+    async def _close(self, conn: AsyncConnection, group: _Group) -> None:
+        """Step 8: the checkpoints of the lane tracks, below the lowest incomplete event."""
+        offsets: defaultdict[tuple[str, int, Partition], list[int]] = defaultdict(list)
+        for member in group.durable:
+            offsets[(member.track, member.handler_id, member.item.partition)].append(member.item.offset)
+        for (track, handler_id, partition), done in offsets.items():
+            holding = group.holdings[partition]
+            old = holding.checkpoints[(handler_id, COMMAND_VERSION)]
+            new = self._progress.prospect(track, partition, holding.epoch, done)
+            if new is not None and new > old:
+                group.moves.append(
+                    checkpoint.Move(handler_id, COMMAND_VERSION, partition.topic, partition.number, old, new)
+                )
+        judge(await checkpoint.move(conn, self._tables, group.moves), len(group.moves))
+
+    def _report(self, group: _Group) -> None:
+        """The commit was answered: tell the engine, remember the checkpoints."""
+        for move in group.moves:
+            holding = group.holdings[Partition(move.topic, move.partition)]
+            holding.checkpoints[(move.handler_id, move.version)] = move.new
+        done: defaultdict[tuple[str, Partition, int], list[int]] = defaultdict(list)
+        for member in group.durable:
+            done[(member.track, member.item.partition, member.item.epoch)].append(member.item.offset)
+        self._progress.finished([Finished(*key, tuple(offsets)) for key, offsets in done.items()])
+        if group.wrote_outbox or any(member.claimed for member in group.members):
+            self._progress.wrote_outbox()
+        for track, n in group.duplicates.items():
+            self._progress.duplicates(track, n)
+        lost = {
+            (member.item.partition, member.item.epoch) for member in group.members if not self._is_held(group, member)
+        }
+        for partition, epoch in lost:
+            self._progress.lost(partition, epoch)
+
+    def _is_held(self, group: _Group, member: Completion) -> bool:
+        holding = group.holdings.get(member.item.partition)
+        return holding is not None and holding.epoch == member.item.epoch
+
+    def _bury(self, group: _Group, member: Completion) -> Buried:
+        assert member.dead is not None, "chosen by the caller"
+        place = Place(member.handler_id, COMMAND_VERSION, group.holdings[member.item.partition].incarnation)
+        return self._burial.bury(place, member.track, member.item.event, member.dead, attempts=member.attempts)
+
+
+def _as_conflict(member: Completion) -> Completion:
+    dead = Dead(Reason.CONFLICT, "another record with this event id and different bytes was handled before")
+    return Completion(member.track, member.handler_id, member.item, dead=dead, attempts=member.attempts)

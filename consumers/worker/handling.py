@@ -1,0 +1,148 @@
+"""One handling of one event: the context that a handler function gets, and the call itself."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ...inbox.errors import RecordError
+from ...inbox.event import Event
+from ...inbox.outcome import Reason
+from ..app import App, Command, HandlerFunction
+from ..context import BlockingContext, Context, HeaderMap, Tx
+from ..injection import Wants, pick
+from .publishing import Publication
+from .transaction import BlockingTx, OpenTx
+
+
+@final
+class HandlerContext:
+    """`Context` for one attempt."""
+
+    def __init__(self, event: Event[Any], attempt: int, tx: Tx, publication: Publication) -> None:
+        self.event = event
+        self.attempt = attempt
+        self.tx = tx
+        self.publication = publication
+
+    @property
+    def operation_id(self) -> str:
+        """The business operation."""
+        return self.event.operation_id
+
+    @property
+    def correlation_id(self) -> str:
+        """What ties everything together."""
+        return self.event.correlation_id
+
+    async def publish(
+        self, topic: str, value: object, *, key: bytes | str | None = None, headers: HeaderMap | None = None, name: str = ""
+    ) -> None:
+        """Send by the outbox."""
+        await self.publication.publish(topic, value, key, headers, name)
+
+
+@final
+class BlockingHandlerContext:
+    """`BlockingContext` for one attempt: the same contract from another thread."""
+
+    def __init__(self, context: HandlerContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+        self.tx = BlockingTx(context.tx, loop)
+        self.event = context.event
+        self.attempt = context.attempt
+        self.operation_id = context.operation_id
+        self.correlation_id = context.correlation_id
+
+    def publish(
+        self, topic: str, value: object, *, key: bytes | str | None = None, headers: HeaderMap | None = None, name: str = ""
+    ) -> None:
+        """Send by the outbox."""
+        sending = self._context.publish(topic, value, key=key, headers=headers, name=name)
+        asyncio.run_coroutine_threadsafe(sending, self._loop).result()
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToDo:
+    """The trigger returned None."""
+
+
+@final
+class Mediator:
+    """Makes a command out of an event and hands it to its one handler, with the resources that it wants."""
+
+    def __init__(self, app: App, resources: tuple[object, ...], threads: Executor) -> None:
+        self._handlers: Mapping[type, HandlerFunction] = app.handlers
+        self._resources = resources
+        self._overrides = app.overrides
+        self._threads = threads
+        self._arguments: dict[Callable[..., Any], dict[str, object]] = {}
+
+    async def carry_out(self, command: Command, context: HandlerContext) -> NothingToDo | None:
+        """Run the trigger, then the handler. Whatever they raise goes out as it is."""
+        made = command.trigger(context.event)
+        if made is None:
+            return NothingToDo()
+        handler = self._handlers.get(type(made))
+        if handler is None:
+            raise RecordError(Reason.REJECTED, f"{command.name!r} made a {type(made).__name__}, which no handler takes")
+        await self.call(handler.function, handler.wants, (made,), context)
+        return None
+
+    async def call(
+        self, function: Callable[..., Any], wants: Wants, subjects: tuple[object, ...], context: HandlerContext | None
+    ) -> Any:
+        """Call a user's function: `async def` on the loop, `def` in a thread of its own."""
+        if inspect.iscoroutinefunction(function):
+            return await function(*subjects, **self._with_context(function, wants, len(subjects), context))
+        loop = asyncio.get_running_loop()
+        blocking = BlockingHandlerContext(context, loop) if context is not None else None
+        arguments = self._with_context(function, wants, len(subjects), blocking)
+        given = [BlockingTx(OpenTx(s), loop) if isinstance(s, AsyncConnection) else s for s in subjects]
+        return await loop.run_in_executor(self._threads, lambda: function(*given, **arguments))
+
+    def _with_context(
+        self, function: Callable[..., Any], wants: Wants, taken: int, context: object | None
+    ) -> dict[str, object]:
+        arguments = self._arguments.get(function)
+        if arguments is None:
+            arguments = self._arguments[function] = self._resolve(wants, taken)
+        return {name: context if value is _CONTEXT else value for name, value in arguments.items()}
+
+    def _resolve(self, wants: Wants, taken: int) -> dict[str, object]:
+        """Find every argument behind the first `taken` ones."""
+        found: dict[str, object] = {}
+        for name, annotation in list(wants.parameters.items())[taken - 1 :]:
+            found[name] = self._find(name, annotation)
+        return found
+
+    def _find(self, name: str, annotation: Any) -> object:
+        if annotation in (Context, BlockingContext) or (annotation is None and name == "ctx"):
+            return _CONTEXT
+        if annotation in self._overrides:
+            return self._overrides[annotation]
+        resource = pick(self._resources, annotation)
+        if resource is None:
+            raise TypeError(f"no resource for the parameter {name!r}: let an @app.lifespan yield a {annotation!r}")
+        return resource
+
+    def missing(self, wants: Wants, taken: int) -> list[str]:
+        """The parameters that nothing can fill, for the check at start."""
+        problems: list[str] = []
+        for name, annotation in list(wants.parameters.items())[taken - 1 :]:
+            try:
+                self._find(name, annotation)
+            except TypeError as error:
+                problems.append(str(error))
+        return problems
+
+
+_CONTEXT = object()
+"""Stands for the context in remembered arguments: it is another one for each attempt."""

@@ -1,0 +1,112 @@
+"""What is looked at now and then: that the loop turns, what topics' names stand for, lag, and the figures of the window."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+import structlog
+
+from ...inbox import outbox
+from ...inbox.errors import OwnershipLost, TransientError
+from ...inbox.holding import Holdings
+from ...inbox.store import STORE_ERRORS, Store
+from ..client.ports import KafkaPort
+from ..engine.signals import PauseCause
+from ..health import HealthBoard
+from ..metrics import Metrics
+from .topics import TopicWatch
+from .worker import Worker
+
+Look = Callable[[], Awaitable[None]]
+
+log = structlog.get_logger(__name__)
+
+BEAT_S: Final = 0.25
+"""How exactly a stall of the event loop is told."""
+
+FIGURES_S: Final = 5.0
+"""Scrapers come every 15 s or so."""
+
+TOPICS_S: Final = 15.0
+"""A topic that was made anew under a running consumer is noticed within this time, if no offset error tells earlier."""
+
+
+@final
+class Housekeeping:
+    """Owned by the event loop; `run` until cancelled."""
+
+    def __init__(
+        self,
+        store: Store,
+        consumer: str,
+        worker: Worker,
+        kafka: KafkaPort,
+        holdings: Holdings,
+        topics: TopicWatch,
+        board: HealthBoard,
+        metrics: Metrics,
+    ) -> None:
+        self._store = store
+        self._consumer = consumer
+        self._worker = worker
+        self._kafka = kafka
+        self._holdings = holdings
+        self._topics = topics
+        self._board = board
+        self._metrics = metrics
+
+    async def run(self) -> None:
+        """All three rounds, side by side."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._beat())
+            group.create_task(self._every(FIGURES_S, self._figures))
+            group.create_task(self._every(TOPICS_S, self._look_at_topics))
+
+    async def _beat(self) -> None:
+        while True:
+            self._board.beat()
+            self._board.assigned = len(self._worker.engine.progress()) if self._board.assigned is not None else None
+            await asyncio.sleep(BEAT_S)
+
+    async def _every(self, period_s: float, look: Look) -> None:
+        """A look that meets an outage is left out: what needs the dependency reports it."""
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                await look()
+            except (TransientError, OwnershipLost, *STORE_ERRORS) as error:
+                log.debug("look_left_out", error=type(error).__name__)
+
+    async def _figures(self) -> None:
+        engine, metrics = self._worker.engine, self._metrics
+        records, size_bytes = engine.window()
+        metrics.set("window_records", records)
+        metrics.set("window_bytes", size_bytes)
+        progress = engine.progress()
+        metrics.set("partitions_assigned", len(progress))
+        causes = engine.causes()
+        for cause in PauseCause:
+            metrics.set("partitions_paused", len(progress) if cause in causes else 0, cause.value)
+        if progress:
+            for partition, (_, high) in (await self._kafka.watermarks(tuple(progress))).items():
+                done = progress[partition].committable
+                if done is not None:
+                    metrics.set("lag_records", max(0, high - done), partition.topic, str(partition.number))
+            await self._outbox()
+
+    async def _outbox(self) -> None:
+        async with self._store.transaction() as conn:
+            pending = await outbox.pending(conn, self._store.tables, self._consumer)
+        self._metrics.set("outbox_pending", pending.count)
+        self._metrics.set("outbox_oldest_seconds", pending.oldest_age_s)
+
+    async def _look_at_topics(self) -> None:
+        await self._topics.look(self._changed)
+
+    def _changed(self, topic: str) -> None:
+        """Another topic under the old name: its partitions start anew, under the incarnation that was just raised."""
+        for partition, progress in self._worker.engine.progress().items():
+            if partition.topic == topic:
+                self._worker.fenced(partition, progress.epoch)

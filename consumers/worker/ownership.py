@@ -1,0 +1,244 @@
+"""Takes partitions over: asks Kafka, takes the fence, asks again, reads the checkpoints, decides where to start.
+
+1. The fence row is read, and Kafka's committed offset compared with what was last written there: Kafka ahead of the
+   database means that the database went back in time.
+2. Kafka is asked by a commit of the offset that it holds already. A zombie is refused and bumps nothing.
+3. The fence is taken (two steps, see `inbox.fence`). From here on the former owner writes nothing more.
+4. Kafka is asked again. Who froze between 2 and 3, and was replaced meanwhile, gives the fence back.
+5. Checkpoints are read (nobody else moves them now), missing ones are made, and reading starts at the lowest.
+
+Where Kafka holds no offset yet, 2 is left out, and the start position is committed at the end: that is the ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import structlog
+
+from ...inbox import checkpoint, fence
+from ...inbox.clock import Clock
+from ...inbox.errors import FatalError, OwnershipLost, TransientError
+from ...inbox.event import Partition
+from ...inbox.holding import Holding, Holdings
+from ...inbox.store import STORE_ERRORS, Store
+from ..app import Consumer
+from ..client.ports import CommitAnswer, KafkaPort
+from ..engine.positions import (
+    BeyondEnd,
+    Findings,
+    Gap,
+    OnGap,
+    StartAt,
+    StartFrom,
+    StartPolicy,
+    WentBackInTime,
+    decide_start,
+)
+from ..engine.signals import Ready, Refused
+from .topics import TopicWatch
+
+log = structlog.get_logger(__name__)
+
+ASK_AGAIN_S = 0.5
+"""Between two asks of a coordinator that is away or busy with a rebalance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A handler as the database knows it, and the engine's track that it runs on."""
+
+    name: str
+    handler_id: int
+    version: int
+    track: str
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(handler id, version)."""
+        return (self.handler_id, self.version)
+
+
+TAKEOVER_PATIENCE_S = 5.0
+"""How long open writers of the former owner may take before their connections are ended: a batch takes a tenth of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A fence that was just taken."""
+
+    partition: Partition
+    token: str
+    fence_epoch: int
+
+
+@final
+class Ownership:
+    """Owned by the event loop. One partition's takeover is one coroutine; several run side by side."""
+
+    def __init__(
+        self,
+        store: Store,
+        consumer: Consumer,
+        bindings: Sequence[Binding],
+        kafka: KafkaPort,
+        holdings: Holdings,
+        topics: TopicWatch,
+        clock: Clock,
+        wait_for: Callable[[str], Awaitable[None]],
+        gap: Callable[[Partition, int], None],
+        *,
+        known: bool,
+    ) -> None:
+        self._store = store
+        self._consumer = consumer
+        self._bindings = tuple(bindings)
+        self._kafka = kafka
+        self._holdings = holdings
+        self._topics = topics
+        self._clock = clock
+        self._wait_for = wait_for
+        self._gap = gap
+        self._known = known
+        self._policy = StartPolicy(StartFrom(consumer.start), OnGap(consumer.on_gap))
+
+    async def take(self, partition: Partition, epoch: int) -> Ready | Refused:
+        """Take the partition, however long its dependencies are away. Raises FatalError where a person must look."""
+        self._holdings.drop(partition)
+        while True:
+            try:
+                return await self._take(partition, epoch)
+            except OwnershipLost as error:
+                log.warning("takeover_refused", topic=partition.topic, partition=partition.number, why=str(error))
+                return Refused(partition, epoch)
+            except TransientError:
+                await asyncio.sleep(ASK_AGAIN_S)
+            except STORE_ERRORS as error:
+                log.warning("takeover_waits", partition=str(partition), error=type(error).__name__)
+                await self._wait_for("postgresql")
+                await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _take(self, partition: Partition, epoch: int) -> Ready:
+        identity = await self._topics.identity(partition.topic)
+        committed = (await self._kafka.committed([partition]))[partition]
+        low, high = (await self._kafka.watermarks([partition]))[partition]
+        before = await self._read(partition)
+        if committed is not None and (before is None or committed > before):
+            raise _refusal(partition, self._consumer.name, WentBackInTime(committed, before))
+        if committed is not None:
+            await self._ask(partition, committed)
+        token = self._clock.new_id()
+        fence_epoch = await fence.take_over(
+            self._store.database, self._store.tables, self._consumer.name, partition, token, TAKEOVER_PATIENCE_S
+        )
+        taken = _Taken(partition, token, fence_epoch)
+        if committed is not None:
+            await self._ask_or_give_back(taken, committed)
+        holding = Holding(partition, epoch, fence_epoch, identity.incarnation)
+        starts = await self._decide(holding, Findings(committed, before, low, high, {}, self._known))
+        if committed is None or min(starts.values()) < committed:
+            await self._commit_start(taken, min(starts.values()))
+        self._holdings.put(holding)
+        log.info("partition_taken", partition=str(partition), fence_epoch=fence_epoch, start=min(starts.values()))
+        return Ready(partition, epoch, self._by_track(starts))
+
+    # ----------------------------------------------------------------------------------------------- asking Kafka
+
+    async def _ask(self, partition: Partition, offset: int) -> None:
+        answer = (await self._kafka.commit({partition: offset}))[partition]
+        if answer is CommitAnswer.ACCEPTED:
+            return
+        if answer is CommitAnswer.REFUSED:
+            raise OwnershipLost(f"Kafka refuses a commit of {partition}")
+        if answer is CommitAnswer.FORBIDDEN:
+            raise FatalError(
+                f"the principal may not commit offsets of group {self._consumer.name!r}",
+                fix="allow READ on the group for this principal",
+            )
+        raise TransientError(f"the coordinator does not answer for {partition}")
+
+    async def _ask_or_give_back(self, taken: _Taken, offset: int) -> None:
+        try:
+            await self._ask(taken.partition, offset)
+        except OwnershipLost:
+            async with self._store.transaction() as conn:
+                await fence.give_back(
+                    conn, self._store.tables, self._consumer.name, taken.partition, taken.token, taken.fence_epoch
+                )
+            raise
+
+    async def _commit_start(self, taken: _Taken, offset: int) -> None:
+        """The start position, first into the fence row, then to Kafka: nothing was committed yet, or reading goes back."""
+        offsets = {taken.partition: (taken.fence_epoch, offset)}
+        async with self._store.transaction() as conn:
+            noted = await fence.note_offsets(conn, self._store.tables, self._consumer.name, offsets, forced=True)
+        if not noted:
+            raise OwnershipLost(f"{taken.partition} was taken by somebody else")
+        await self._ask_or_give_back(taken, offset)
+
+    # ------------------------------------------------------------------------------------------ where to start
+
+    async def _read(self, partition: Partition) -> int | None:
+        """Kafka's offset as it was last written into the fence row."""
+        async with self._store.transaction() as conn:
+            rows = await fence.read(conn, self._store.tables, self._consumer.name, [partition])
+        row = rows.get(partition)
+        return None if row is None else row.kafka_offset
+
+    async def _decide(self, holding: Holding, found: Findings) -> Mapping[Binding, int]:
+        """Step 5: read the checkpoints, make those that are missing, remember them all."""
+        partition, tables = holding.partition, self._store.tables
+        async with self._store.transaction() as conn:
+            rows = await checkpoint.read(conn, tables, self._consumer.name, partition)
+            known = {
+                binding: row.next_offset
+                for binding in self._bindings
+                if (row := rows.get(binding.key)) is not None and row.incarnation == holding.incarnation
+            }
+            starts = self._starts(partition, known, found)
+            for offset in set(starts.values()):
+                keys = [b.key for b, start in starts.items() if start == offset and known.get(b) != offset]
+                await checkpoint.reset(conn, tables, keys, partition, holding.incarnation, offset)
+        holding.checkpoints = {binding.key: offset for binding, offset in starts.items()}
+        return starts
+
+    def _starts(self, partition: Partition, known: Mapping[Binding, int], found: Findings) -> Mapping[Binding, int]:
+        """Each handler's start, or a FatalError that says what is wrong and what to do."""
+        by_name = {binding.name: known.get(binding) for binding in self._bindings}
+        decision = decide_start(replace(found, checkpoints=by_name), self._policy)
+        if isinstance(decision, StartAt):
+            if decision.lost:
+                self._gap(partition, decision.lost)
+            return {binding: decision.offsets[binding.name] for binding in self._bindings}
+        raise _refusal(partition, self._consumer.name, decision)
+
+    def _by_track(self, starts: Mapping[Binding, int]) -> dict[str, int]:
+        """A track starts at the lowest of its handlers; each handler skips what is below its own."""
+        tracks: dict[str, int] = {}
+        for binding, offset in starts.items():
+            tracks[binding.track] = min(offset, tracks.get(binding.track, offset))
+        return tracks
+
+
+def _refusal(partition: Partition, group: str, decision: Gap | BeyondEnd | WentBackInTime) -> FatalError:
+    """What is wrong with the start position, for a person."""
+    if isinstance(decision, Gap):
+        return FatalError(
+            f"retention took {decision.lost} records of {partition} that {', '.join(decision.handlers)} never saw",
+            fix="find out why the consumer was away; to go on behind the gap declare on_gap='earliest'",
+        )
+    if isinstance(decision, BeyondEnd):
+        return FatalError(
+            f"the checkpoint {decision.offset} of {partition} is beyond the log's end {decision.high}:"
+            " the topic was made anew or truncated",
+            fix=f"if that was meant: tidegate topic reset {partition.topic}",
+        )
+    known = "nothing" if decision.fence_offset is None else f"only up to {decision.fence_offset}"
+    return FatalError(
+        f"Kafka holds offset {decision.kafka_offset} of {partition} for group {group!r}, the database knows {known}:"
+        " it went back in time, or the group was used by another program before",
+        fix=f"find out what was restored, then declare it: tidegate restored --consumer {group}",
+    )

@@ -1,0 +1,42 @@
+"""What the completer asks of the engine and tells it, as its port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+from ...inbox.event import Partition
+from ...inbox.meter import Meter
+from ..engine.signals import Finished
+from .worker import Worker
+
+
+@final
+class EngineProgress:
+    """The engine behind the worker, as the completer sees it."""
+
+    def __init__(self, worker: Worker, meter: Meter, wake_relay: Callable[[], None]) -> None:
+        self._worker = worker
+        self._meter = meter
+        self._wake_relay = wake_relay
+
+    def prospect(self, track: str, partition: Partition, epoch: int, offsets: Sequence[int]) -> int | None:
+        """The commit point of the track if these offsets were finished; None for a stale epoch."""
+        return self._worker.engine.prospect(track, partition, epoch, offsets)
+
+    def finished(self, signals: Sequence[Finished]) -> None:
+        """These are durable."""
+        for signal in signals:
+            self._worker.signal(signal)
+
+    def wrote_outbox(self) -> None:
+        """There may be something to relay."""
+        self._wake_relay()
+
+    def lost(self, partition: Partition, epoch: int) -> None:
+        """The fence did not come back."""
+        self._worker.fenced(partition, epoch)
+
+    def duplicates(self, handler: str, n: int) -> None:
+        """These had been claimed before."""
+        self._meter.duplicates(handler, n)

@@ -1,0 +1,189 @@
+"""What the client delivered, on its way to the engine: rejects become letters, known repeats leave, order is kept.
+
+Records that no handler can be given get their failure rows and letters before the engine hears of their slice, so that
+no commit ever passes one that is not saved. What if the process stops between that commit and the engine? The records
+are read again, and the failure row's position, which is unique, tells that they are known. For commands the inbox is
+asked before anything runs; that answer is advice, the claim in the completing transaction decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ...dlq.burial import Buried, Burial, letters_of
+from ...inbox import claim, failure, fence, outbox
+from ...inbox.event import Event, Partition
+from ...inbox.failure_rows import Place
+from ...inbox.handlers import RESERVED
+from ...inbox.holding import Holdings
+from ...inbox.meter import Meter
+from ...inbox.outcome import Dead
+from ...inbox.store import STORE_ERRORS, Store
+from ..client.ports import Chunk, Part
+from ..engine.signals import Delivered, Reached, Slice
+from .completing import COMMAND_VERSION
+
+log = structlog.get_logger(__name__)
+
+Received = Chunk | Reached
+
+
+@final
+class Receiver:
+    """Owned by the event loop: `put` from any callback on it, `run` hands on in order until it is cancelled."""
+
+    def __init__(
+        self,
+        store: Store,
+        consumer: str,
+        handler_ids: Mapping[str, int],
+        holdings: Holdings,
+        burial: Burial,
+        meter: Meter,
+        wait_for: Callable[[str], Awaitable[None]],
+        hand_on: Callable[[Delivered | Reached], None],
+        fenced: Callable[[Partition, int], None],
+        wrote_letters: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._consumer = consumer
+        self._handler_ids = handler_ids
+        self._holdings = holdings
+        self._burial = burial
+        self._meter = meter
+        self._wait_for = wait_for
+        self._hand_on = hand_on
+        self._fenced = fenced
+        self._wrote_letters = wrote_letters
+        self._busy = False
+        self._waiting: asyncio.Queue[Received] = asyncio.Queue()
+
+    def put(self, received: Received) -> None:
+        """The client delivered this. Its own backpressure bounds the queue: see `Engine.window`."""
+        self._waiting.put_nowait(received)
+
+    def put_through(self, received: Received) -> None:
+        """The same, without a turn through the queue where nothing has to be asked or written first."""
+        if self._waiting.empty() and not self._busy and not _needs_work(received):
+            self._hand_on(_as_signal(received))
+        else:
+            self.put(received)
+
+    async def run(self) -> None:
+        """Hand on for ever."""
+        while True:
+            received = await self._waiting.get()
+            self._busy = True
+            await self._one(received)
+            self._busy = False
+
+    async def _one(self, received: Received) -> None:
+        if isinstance(received, Chunk) and _needs_work(received):
+            for part in received.parts:
+                if part.taken.rejects:
+                    await self._until_written(part)
+            self._hand_on(Delivered(tuple([await self._slice(part) for part in received.parts])))
+        else:
+            self._hand_on(_as_signal(received))
+
+    # ------------------------------------------------------------------------------------------------------ rejects
+
+    async def _until_written(self, part: Part) -> None:
+        while True:
+            try:
+                if not await self._bury(part):
+                    self._fenced(part.partition, part.epoch)
+                return
+            except STORE_ERRORS as error:
+                log.warning("rejects_wait", partition=str(part.partition), error=type(error).__name__)
+                await self._wait_for("postgresql")
+                await asyncio.sleep(0)
+
+    async def _bury(self, part: Part) -> bool:
+        """Failure rows and letters under the reserved handler. False: the partition is not ours."""
+        holding = self._holdings.current(part.partition, part.epoch)
+        if holding is None:
+            return True  # dropped meanwhile: the engine will drop the slice too
+        reserved = self._handler_ids[RESERVED]
+        async with self._store.transaction() as conn:
+            fences = {part.partition: holding.fence_epoch}
+            if not await fence.hold(conn, self._store.tables, self._consumer, fences):
+                return False
+            place = Place(reserved, COMMAND_VERSION, holding.incarnation)
+            buried = [self._burial.reject(place, r.record, Dead(r.reason, r.message)) for r in part.taken.rejects]
+            places = await failure.draw_places(conn, self._store.tables, [row for row, _ in buried])
+            fresh = await self._without_claimed(conn, reserved, buried)
+            puts = await failure.put(conn, self._store.tables, [row for row, _ in fresh], places)
+            await outbox.put(conn, self._store.tables, letters_of(puts, fresh))
+        self._wrote_letters()
+        for reject in part.taken.rejects:
+            self._meter.dead(RESERVED, reject.reason, 1)
+        return True
+
+    async def _without_claimed(self, conn: AsyncConnection, reserved: int, buried: list[Buried]) -> list[Buried]:
+        """Leave out records whose repair was handed out already: their positions are claimed."""
+        ids = [row.event_id for row, _ in buried]
+        known = await claim.probe(conn, self._store.tables, [(reserved, COMMAND_VERSION)], ids)
+        claimed = {key.event_id for key in known.claims}
+        return [pair for pair in buried if pair.row.event_id not in claimed]
+
+    # ------------------------------------------------------------------------------------------------------ repeats
+
+    async def _slice(self, part: Part) -> Slice:
+        lanes = part.taken.lanes
+        if lanes:
+            lanes = await self._without_repeats(part)
+        return Slice(part.partition, part.epoch, part.taken.events, part.next_offset, part.taken.size_bytes, lanes)
+
+    async def _without_repeats(self, part: Part) -> Mapping[str, tuple[int, ...]]:
+        """Leave out what the inbox knows; where it cannot be asked now, the completing transaction will."""
+        events, lanes = part.taken.events, part.taken.lanes
+        indexes = sorted({index for taken in lanes.values() for index in taken})
+        keys = [(self._handler_ids[name], COMMAND_VERSION) for name in lanes]
+        try:
+            async with self._store.transaction() as conn:
+                known = await claim.probe(conn, self._store.tables, keys, _ids(events, indexes))
+        except STORE_ERRORS as error:
+            log.warning("probe_left_out", partition=str(part.partition), error=type(error).__name__)
+            return lanes
+        return {name: self._left(name, indexes, events, known) for name, indexes in lanes.items()} if known else lanes
+
+    def _left(
+        self, name: str, indexes: tuple[int, ...], events: Sequence[Event[Any]], known: claim.Probe
+    ) -> tuple[int, ...]:
+        """What a handler still has to do. A claim with other bytes stays: it ends as a conflict."""
+        handler_id = self._handler_ids[name]
+        left: list[int] = []
+        for index in indexes:
+            event = events[index]
+            key = claim.ClaimKey(handler_id, COMMAND_VERSION, event.event_id)
+            claimed = known.claims.get(key)
+            if claimed != event.payload_hash and key not in known.failures:
+                left.append(index)
+        if len(left) < len(indexes):
+            self._meter.duplicates(name, len(indexes) - len(left))
+        return tuple(left)
+
+
+def _needs_work(received: Received) -> bool:
+    return isinstance(received, Chunk) and any(part.taken.rejects or part.taken.lanes for part in received.parts)
+
+
+def _as_signal(received: Received) -> Delivered | Reached:
+    if isinstance(received, Reached):
+        return received
+    return Delivered(
+        tuple(
+            Slice(part.partition, part.epoch, part.taken.events, part.next_offset, part.taken.size_bytes)
+            for part in received.parts
+        )
+    )
+
+
+def _ids(events: Sequence[Event[Any]], indexes: Sequence[int]) -> list[bytes]:
+    return sorted({events[index].event_id for index in indexes})

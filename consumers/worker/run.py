@@ -1,0 +1,359 @@
+"""Assembles one consumer's worker out of its parts, runs it until it is asked to stop, and takes it apart again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ...dlq.burial import Burial
+from ...inbox import consumers, fence, handlers, versions
+from ...inbox.clock import Clock, SystemClock
+from ...inbox.database import Database
+from ...inbox.errors import ConfigurationError, FatalError, Problem
+from ...inbox.event import Event
+from ...inbox.holding import Holdings
+from ...inbox.migrate import check_schema
+from ...inbox.outbox import NewOutgoing
+from ...inbox.store import STORE_ERRORS, Store
+from ...inbox.tables import tables
+from ...projections.apply import Applier
+from ...projections.batch import BoundProjection
+from ...projections.projection import Projection
+from ..app import App, Consumer
+from ..client.ports import CommitAnswer, KafkaPort, ProducerPort
+from ..client.producer import KafkaProducer
+from ..client.thread import KafkaThread
+from ..codecs.codec import Codec
+from ..engine.engine import Engine
+from ..health import HealthBoard
+from ..injection import Wants, read_wants
+from ..intake import EventIntake
+from ..metrics import Metrics
+from ..routing import Router, stream_name, tracks_of
+from ..settings import Settings
+from .commands import BoundCommand, CommandRunner
+from .committing import Committer, Raiser
+from .completing import COMMAND_VERSION, Completer
+from .dependencies import Dependencies
+from .handling import HandlerContext, Mediator
+from .housekeeping import Housekeeping
+from .ownership import Binding, Ownership
+from .progress import EngineProgress
+from .publishing import Encoder, Publication
+from .receiving import Receiver
+from .relaying import Relay
+from .slow_way import SlowWay
+from .topics import TopicWatch
+from .transaction import OpenTx
+from .worker import POSTGRESQL, Parts, Worker
+
+log = structlog.get_logger(__name__)
+
+EXIT_OK: Final = 0
+
+
+async def run_consumer(
+    app: App, consumer_name: str, settings: Settings, board: HealthBoard, metrics: Metrics, stop: asyncio.Event
+) -> int:
+    """Run until `stop` is set; the process's exit code. Raises ConfigurationError and FatalError."""
+    consumer = app.consumers[consumer_name]
+    async with AsyncExitStack() as stack:
+        store = Store(
+            Database(settings.database.dsn(), member=consumer_name, settings=settings.database.pools()),
+            tables(settings.database.schema_name),
+        )
+        stack.push_async_callback(store.database.close)
+        registered = await register(store, consumer)
+        resources = await stack.enter_async_context(app.open_resources())
+        threads = ThreadPoolExecutor(settings.worker.handler_threads_max, "tidegate-handler")
+        stack.callback(threads.shutdown, wait=False, cancel_futures=True)
+        mediator = Mediator(app, resources, threads)
+        _refuse_missing(app, consumer, mediator)
+        assembly = Assembly(app, consumer, settings, store, registered, mediator, board, metrics)
+        return await assembly.run(stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What the database knows of this consumer."""
+
+    handler_ids: dict[str, int]
+    known: bool
+    """It ran before."""
+
+
+async def register(store: Store, consumer: Consumer) -> Registered:
+    """Give each handler its id. Raises ConfigurationError for a schema that does not fit or a changed version."""
+    try:
+        async with store.transaction() as conn:
+            await check_schema(conn, store.tables)
+            known = await consumers.ever_started(conn, store.tables, consumer.name)
+            ids = await handlers.register_handlers(conn, store.tables, consumer.name, consumer.handler_names)
+            declared = {ids[name]: (name, projection.version) for name, projection in consumer.projections.items()}
+            changed = await versions.declare_live(conn, store.tables, declared)
+            if changed:
+                raise ConfigurationError([_changed(consumer, change) for change in changed])
+            await consumers.first_start(conn, store.tables, consumer.name)
+            gone = await handlers.known_handlers(conn, store.tables, consumer.name)
+    except OSError as error:
+        raise FatalError(
+            f"PostgreSQL does not answer ({type(error).__name__})", fix="check database.url and that the server runs"
+        ) from error
+    missing = sorted(set(gone) - set(ids))
+    if missing:
+        log.warning("handlers_gone", handlers=missing, what="their rows and checkpoints are left as they are")
+    return Registered(ids, known)
+
+
+def _changed(consumer: Consumer, change: versions.Changed) -> Problem:
+    return Problem(
+        f"projection {change.name!r} of {consumer.name!r}",
+        f"its version is {change.declared}, but version {change.live} is live, and this release cannot rebuild yet",
+        f"declare version={change.live} again, or give the changed projection a new name",
+    )
+
+
+def _refuse_missing(app: App, consumer: Consumer, mediator: Mediator) -> None:
+    """Every parameter of every handler function can be filled, or nothing starts."""
+    wanted: list[tuple[str, Wants, int]] = [
+        (f"handler of {cls.__name__}", handler.wants, 1) for cls, handler in app.handlers.items()
+    ]
+    wanted += [
+        (f"projection {name!r} of {consumer.name!r}", read_wants(projection.function), 2)
+        for name, projection in consumer.projections.items()
+    ]
+    problems = [
+        Problem(key, what, "yield the resource from an @app.lifespan, or take the parameter out")
+        for key, wants, taken in wanted
+        for what in mediator.missing(wants, taken)
+    ]
+    if problems:
+        raise ConfigurationError(problems)
+
+
+@final
+class Assembly:
+    """The worker and everything it is made of; one for each run."""
+
+    def __init__(
+        self,
+        app: App,
+        consumer: Consumer,
+        settings: Settings,
+        store: Store,
+        registered: Registered,
+        mediator: Mediator,
+        board: HealthBoard,
+        metrics: Metrics,
+    ) -> None:
+        self._consumer = consumer
+        self._settings = settings
+        self._store = store
+        self._registered = registered
+        self._mediator = mediator
+        self._board = board
+        self._metrics = metrics
+        self._clock: Clock = SystemClock()
+        self._holdings = Holdings()
+        self._burial = Burial(consumer.name, self._clock)
+        codec = open_codec(consumer, settings)
+        self._encoder = Encoder(codec, consumer.name)
+        router = Router(tuple(consumer.projections.values()), tuple(consumer.commands.values()))
+        engine = Engine(tracks_of(consumer), settings.engine_policy())
+        self.worker = Worker(engine, self._holdings, self._clock, board, metrics)
+        self._dependencies = Dependencies({POSTGRESQL: self._database_answers}, self._away, self._back)
+        options = settings.client_options(consumer.name, consumer.topics)
+        self._incarnations: dict[str, int] = {}
+        intake = EventIntake(consumer, codec, router, self._incarnations, self._unmatched)
+        self._kafka: KafkaPort = KafkaThread(
+            options, intake, self.worker, clock=self._clock, revoke_budget_s=settings.worker.drain_budget_s
+        )
+        self._producer: ProducerPort = KafkaProducer(options)
+        board.polled_at = self._kafka.polled_at
+        self._assemble(intake)
+
+    # ----------------------------------------------------------------------------------------------------- assembly
+
+    def _assemble(self, intake: EventIntake) -> None:
+        consumer, store, worker, wait = self._consumer, self._store, self.worker, self._dependencies.wait
+        ids = self._registered.handler_ids
+        name = consumer.name
+        self._relay = Relay(
+            store, name, self._holdings, self._producer, self._clock, wait, self._blocked, self._published
+        )
+        progress = EngineProgress(worker, self._metrics, self._relay.wake)
+        self._completer = Completer(store, name, self._holdings, self._burial, progress, wait)
+        runner = CommandRunner(
+            store, name, self._holdings, self._mediator, self._encoder, self._completer, self._dependencies,
+            self._metrics, self._clock, worker.returned, lambda item: worker.fenced(item.partition, item.epoch),
+        )  # fmt: skip
+        commands = {c.name: BoundCommand(c, ids[c.name]) for c in consumer.commands.values()}
+        projections = [self._bind(projection) for projection in consumer.projections.values()]
+        appliers = self._appliers(projections)
+        self._receiver = Receiver(
+            store, name, ids, self._holdings, self._burial, self._metrics, wait, worker.hand_on, worker.fenced,
+            self._relay.wake,
+        )  # fmt: skip
+        self._topics = TopicWatch(store, consumer, self._kafka, self._incarnations)
+        ownership = Ownership(
+            store, consumer, self._bindings(), self._kafka, self._holdings, self._topics, self._clock, wait,
+            lambda p, lost: self._metrics.count("gap_records", p.topic, str(p.number), by=lost),
+            known=self._registered.known,
+        )  # fmt: skip
+        committer = Committer(
+            store, name, self._raisers(appliers, commands), self._kafka, self._holdings, worker.fenced,
+            worker.not_committed, self._committed,
+        )  # fmt: skip
+        self._slow_way = SlowWay(
+            store, name, self._holdings, intake, ids, commands, {bound.handler_id: bound for bound in projections},
+            runner, self._burial, self._dependencies, self._metrics, self._clock, self._relay.wake,
+        )  # fmt: skip
+        worker.assemble(
+            Parts(
+                self._kafka, self._receiver, ownership, committer, appliers, runner, commands, self._dependencies
+            )
+        )
+        self._housekeeping = Housekeeping(
+            store, name, worker, self._kafka, self._holdings, self._topics, self._board, self._metrics
+        )
+
+    def _bindings(self) -> list[Binding]:
+        ids = self._registered.handler_ids
+        bindings = [Binding(p.name, ids[p.name], p.version, stream_name(p)) for p in self._consumer.projections.values()]
+        return bindings + [Binding(name, ids[name], COMMAND_VERSION, name) for name in self._consumer.commands]
+
+    def _appliers(self, projections: Sequence[BoundProjection]) -> dict[str, Applier]:
+        tracks: dict[str, list[BoundProjection]] = {}
+        for bound in projections:
+            tracks.setdefault(stream_name(bound.projection), []).append(bound)
+        return {
+            track: Applier(
+                self._store, self._consumer.name, members, self._holdings, self._burial, self._metrics, self._clock,
+                self._dependencies.answers, self._relay.wake,
+            )
+            for track, members in tracks.items()
+        }  # fmt: skip
+
+    def _raisers(self, appliers: dict[str, Applier], commands: dict[str, BoundCommand]) -> dict[str, Raiser]:
+        raisers: dict[str, Raiser] = {track: applier.raise_to for track, applier in appliers.items()}
+        for track, bound in commands.items():
+            raisers[track] = _lane_raiser(self._completer, track, bound.handler_id)
+        return raisers
+
+    def _bind(self, projection: Projection) -> BoundProjection:
+        wants = read_wants(projection.function)
+        mediator, encoder, name = self._mediator, self._encoder, projection.name
+
+        async def project(events: Sequence[Event[Any]], tx: AsyncConnection) -> Sequence[NewOutgoing]:
+            publication = Publication(encoder, name, events[-1])
+            context = HandlerContext(events[-1], 1, OpenTx(tx), publication)
+            await mediator.call(projection.function, wants, (events, tx), context)
+            return publication.outgoing
+
+        return BoundProjection(projection, self._registered.handler_ids[name], project)
+
+    # ------------------------------------------------------------------------------------------------------ running
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Run until asked to stop or unable to go on. Raises FatalError."""
+        worker = self.worker
+        background = (self._receiver, self._completer, self._relay, self._slow_way, self._housekeeping)
+        for part in background:
+            worker.spawn(part.run())
+        self._kafka.start()
+        log.info("started", consumer=self._consumer.name, topics=self._consumer.topics)
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait((stopped, worker.failed), return_when=asyncio.FIRST_COMPLETED)
+            if not worker.failed.done():
+                await self._drain()
+        finally:
+            stopped.cancel()
+            await self._take_apart()
+        if worker.failed.done():
+            raise worker.failed.result()
+        log.info("stopped", consumer=self._consumer.name)
+        return EXIT_OK
+
+    async def _drain(self) -> None:
+        """Quiet first, then what is in flight, then what is in the outbox: the budget is for all of it."""
+        self._board.stopping = True
+        self.worker.quiet()
+        self._slow_way.quiet()
+        try:
+            async with asyncio.timeout(self._settings.worker.drain_budget_s):
+                await self.worker.drained.wait()
+                await self._slow_way.drained()
+                await self.worker.settled()
+                await self._relay.drain(RELAY_DRAIN_S)
+        except TimeoutError:
+            log.warning("drain_cut_short", budget_s=self._settings.worker.drain_budget_s)
+
+    async def _take_apart(self) -> None:
+        """Leave the group while the loop still answers revocations, then end the tasks, then let the fences go."""
+        await self._kafka.stop(self._settings.worker.close_budget_s)
+        fences = self._holdings.fences([holding.partition for holding in self._holdings])
+        await self.worker.cancel_all()
+        await self._producer.stop(RELAY_DRAIN_S)
+        if fences and not self.worker.failed.done():
+            try:
+                async with self._store.transaction() as conn:
+                    await fence.release(conn, self._store.tables, self._consumer.name, fences)
+            except STORE_ERRORS as error:
+                log.warning("fences_not_released", error=type(error).__name__)
+
+    # ------------------------------------------------------------------------------------------------------- telling
+
+    async def _database_answers(self) -> bool:
+        try:
+            await self._store.database.ping()
+        except STORE_ERRORS:
+            return False
+        return True
+
+    def _away(self, name: str) -> None:
+        log.warning("dependency_away", dependency=name)
+        self._board.away(name)
+        self._metrics.set("dependency_away", 1, name)
+        self.worker.away(name)
+
+    def _back(self, name: str) -> None:
+        log.info("dependency_back", dependency=name)
+        self._board.back(name)
+        self._metrics.set("dependency_away", 0, name)
+        self.worker.back(name)
+
+    def _unmatched(self, topic: str, type_name: str) -> None:
+        self._metrics.count("unmatched", topic, self._metrics.type_label(type_name))
+
+    def _committed(self, answer: CommitAnswer) -> None:
+        self._metrics.count("commits", answer.value)
+
+    def _published(self, sent: int, failed: int) -> None:
+        self._metrics.count("outbox_published", "delivered", by=sent)
+        self._metrics.count("outbox_published", "failed", by=failed)
+
+    def _blocked(self, topic: str, why: str) -> None:
+        log.error("outbox_topic_blocked", topic=topic, why=why)
+
+
+RELAY_DRAIN_S: Final = 2.0
+"""What does not go out within two seconds of a stop goes out by the next owner: the rows are safe."""
+
+
+def _lane_raiser(completer: Completer, track: str, handler_id: int) -> Raiser:
+    return lambda points: completer.raise_to(track, handler_id, points)
+
+
+def open_codec(consumer: Consumer, settings: Settings) -> Codec:
+    """The consumer's codec, ready for use, with the payload types that its handlers take."""
+    codec = consumer.codec.open(settings.codec_settings())
+    codec.types(consumer.payload_types())
+    return codec

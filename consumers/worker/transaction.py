@@ -1,0 +1,121 @@
+"""The handler's own transaction: opened at its first use, fenced as it opens, committed with the claim."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import AsyncExitStack
+from typing import Any, final
+
+from sqlalchemy import CursorResult
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ...inbox import fence
+from ...inbox.store import Store
+from ..context import Tx
+from ...inbox.errors import OwnershipLost
+from ...inbox.event import Partition
+
+
+@final
+class LazyTx:
+    """`ctx.tx`. Its pool is the handlers' own, so that claims and takeovers never wait for a handler.
+
+    Between opening and the end of the handler the transaction holds the fence row's key-share lock: a takeover waits
+    for it (bounded by the takeover's own limit), and a zombie's transaction does not open at all.
+    """
+
+    def __init__(self, store: Store, consumer: str, partition: Partition, fence_epoch: int) -> None:
+        self._store = store
+        self._consumer = consumer
+        self._partition = partition
+        self._fence_epoch = fence_epoch
+        self._opening = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._conn: AsyncConnection | None = None
+        self._closed = False
+
+    @property
+    def opened(self) -> AsyncConnection | None:
+        """The connection, None where the handler never asked for it."""
+        return self._conn
+
+    def __await__(self) -> Generator[Any, None, AsyncConnection]:
+        return self.connection().__await__()
+
+    async def connection(self) -> AsyncConnection:
+        """The SQLAlchemy connection, in a transaction that the framework commits. Raises OwnershipLost."""
+        async with self._opening:
+            if self._closed:
+                raise RuntimeError("the handling that this transaction belongs to has ended")
+            if self._conn is None:
+                self._conn = await self._open()
+            return self._conn
+
+    async def execute(self, statement: Any, parameters: Any = None) -> CursorResult[Any]:
+        """Run one statement."""
+        return await (await self.connection()).execute(statement, parameters)
+
+    async def scalar(self, statement: Any, parameters: Any = None) -> Any:
+        """The first column of the first row, None without a row."""
+        return await (await self.connection()).scalar(statement, parameters)
+
+    async def _open(self) -> AsyncConnection:
+        conn = await self._stack.enter_async_context(self._store.user_transaction())
+        held = await fence.hold(conn, self._store.tables, self._consumer, {self._partition: self._fence_epoch})
+        if self._partition not in held:
+            raise OwnershipLost(f"{self._partition} is held by somebody else")
+        return conn
+
+    async def commit(self) -> None:
+        """Make everything durable. An error here leaves open whether it is: handle the event again, the claim decides."""
+        if self._conn is not None:
+            await self._conn.commit()
+
+    async def close(self, error: BaseException | None = None) -> None:
+        """Give the connection back; what was not committed is undone."""
+        self._closed = True
+        if error is None:
+            await self._stack.aclose()
+        else:
+            await self._stack.__aexit__(type(error), error, error.__traceback__)
+
+
+@final
+class OpenTx:
+    """The same contract over a transaction that is open already: the one of a projection's batch."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    def __await__(self) -> Generator[Any, None, AsyncConnection]:
+        return self.connection().__await__()
+
+    async def connection(self) -> AsyncConnection:
+        """The batch's connection."""
+        return self._conn
+
+    async def execute(self, statement: Any, parameters: Any = None) -> CursorResult[Any]:
+        """Run one statement."""
+        return await self._conn.execute(statement, parameters)
+
+    async def scalar(self, statement: Any, parameters: Any = None) -> Any:
+        """The first column of the first row, None without a row."""
+        return await self._conn.scalar(statement, parameters)
+
+
+@final
+class BlockingTx:
+    """The same for a `def` handler: its thread waits, the loop does the work."""
+
+    def __init__(self, tx: Tx, loop: asyncio.AbstractEventLoop) -> None:
+        self._tx = tx
+        self._loop = loop
+
+    def execute(self, statement: Any, parameters: Any = None) -> CursorResult[Any]:
+        """Run one statement."""
+        return asyncio.run_coroutine_threadsafe(self._tx.execute(statement, parameters), self._loop).result()
+
+    def scalar(self, statement: Any, parameters: Any = None) -> Any:
+        """The first column of the first row, None without a row."""
+        return asyncio.run_coroutine_threadsafe(self._tx.scalar(statement, parameters), self._loop).result()

@@ -1,0 +1,92 @@
+"""The one door between the product and a user's function: whatever it raises comes out as a value."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from .rules import DeadlineError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Returned(Generic[T]):
+    """The function came back with this."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The function raised this. `timed_out`: we cut it off at its deadline."""
+
+    error: Exception
+    timed_out: bool = False
+
+
+class HandlerRaised(Exception):
+    """Carries what a user's function raised through our own code, apart from our own errors."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__(f"a handler function raised {type(error).__name__}")
+
+
+async def guarded(call: Awaitable[T], deadline_s: float) -> Returned[T] | Raised:
+    """Wait for a user's function, at most `deadline_s` seconds.
+
+    Cancellation from outside is re-raised: a stop is no failure. Past the deadline the function is cancelled, and
+    `Raised.error` is a `DeadlineError` that carries where it stood.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        done, _ = await asyncio.wait((task,), timeout=deadline_s)
+    except asyncio.CancelledError:
+        await _cancel(task)
+        raise
+    if not done:
+        where = "".join(_frames(task))
+        await _cancel(task)
+        return Raised(DeadlineError(f"no end after {deadline_s:g} s; it stood at {where}"), timed_out=True)
+    return _result(task)
+
+
+def _result(task: asyncio.Future[T]) -> Returned[T] | Raised:
+    try:
+        return Returned(task.result())
+    except asyncio.CancelledError as error:
+        return Raised(RuntimeError(f"the handler cancelled itself: {error}"))
+    except Exception as error:  # the user's function: reported as the outcome of its event
+        return Raised(error)
+
+
+async def _cancel(task: asyncio.Future[T]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))
+    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Exception):
+        raise error
+
+
+def _frames(task: asyncio.Future[T]) -> list[str]:
+    """Where the task stands: file, line and function of each frame, no values."""
+    if not isinstance(task, asyncio.Task):
+        return ["?"]
+    return [
+        f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {frame.f_code.co_name}; "
+        for frame in task.get_stack(limit=8)
+    ]
+
+
+def thread_stacks() -> str:
+    """Where every thread stands, for a log line about a blocked loop: files, lines and functions, no values."""
+    lines: list[str] = []
+    for ident, frame in sys._current_frames().items():
+        summary = traceback.extract_stack(frame, limit=6)
+        places = " < ".join(f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno} {f.name}" for f in reversed(summary))
+        lines.append(f"thread {ident}: {places}")
+    return "\n".join(lines)

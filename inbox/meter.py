@@ -1,0 +1,50 @@
+"""What the lower rooms count, as a port: the roof turns it into metrics."""
+
+from __future__ import annotations
+
+from typing import Protocol, final
+
+
+class Meter(Protocol):
+    """Counters by handler; `n` is a number of events."""
+
+    def handled(self, handler: str, n: int, seconds: float) -> None:
+        """Events were handled in one run of a handler that took `seconds`."""
+        ...
+
+    def skipped(self, handler: str, n: int) -> None:
+        """There was nothing to do."""
+        ...
+
+    def duplicates(self, handler: str, n: int) -> None:
+        """Events were claimed before: not run again."""
+        ...
+
+    def dead(self, handler: str, reason: str, n: int) -> None:
+        """Events got a failure row and a dead letter."""
+        ...
+
+    def retried(self, handler: str, n: int) -> None:
+        """Attempts failed and will be made again."""
+        ...
+
+    def lost(self, n: int) -> None:
+        """Work was dropped because its partition went away."""
+        ...
+
+
+@final
+class NoMeter:
+    """Counts nothing: for tests and one-off tools."""
+
+    def handled(self, handler: str, n: int, seconds: float) -> None: ...
+
+    def skipped(self, handler: str, n: int) -> None: ...
+
+    def duplicates(self, handler: str, n: int) -> None: ...
+
+    def dead(self, handler: str, reason: str, n: int) -> None: ...
+
+    def retried(self, handler: str, n: int) -> None: ...
+
+    def lost(self, n: int) -> None: ...

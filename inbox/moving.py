@@ -1,0 +1,49 @@
+"""Moves checkpoints for those who own them, and judges what it means when one does not stand where it was left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from . import checkpoint, fence
+from .errors import FatalError, OwnershipLost
+from .event import Partition
+from .holding import HandlerVersion, Holdings
+from .store import Store
+
+
+def judge(mismatches: Sequence[checkpoint.Mismatch], moves: int) -> None:
+    """A checkpoint does not stand where we left it: done already, taken from us, or the database went back in time."""
+    if len(mismatches) == moves and all(miss.found == miss.move.new for miss in mismatches):
+        return  # the answer to our own commit was lost: this batch is there already, and this attempt changed nothing
+    behind = [miss for miss in mismatches if miss.found is None or miss.found < miss.move.old]
+    if behind:
+        miss = behind[0]
+        raise FatalError(
+            f"the database went back in time: the checkpoint of {miss.move.topic}/{miss.move.partition} is {miss.found}, "
+            f"but {miss.move.old} was confirmed",
+            fix="if it was restored, run `tidegate restored`; then start again",
+        )
+    raise OwnershipLost("a checkpoint was moved by somebody else")
+
+
+async def raise_checkpoints(
+    store: Store, consumer: str, holdings: Holdings, key: HandlerVersion, points: Mapping[Partition, tuple[int, int]]
+) -> None:
+    """Raise one handler's checkpoints to points (epoch, next offset) below which everything is durable.
+
+    Steps 1 and 8. The caller keeps other transactions that move this handler's checkpoints away meanwhile.
+    """
+    held = {p: h for p, (epoch, _) in points.items() if (h := holdings.current(p, epoch)) is not None}
+    behind = {p: h for p, h in held.items() if h.checkpoints[key] < points[p][1]}
+    if not behind:
+        return
+    async with store.transaction() as conn:
+        ours = await fence.hold(conn, store.tables, consumer, holdings.fences(behind))
+        moves = [
+            checkpoint.Move(*key, p.topic, p.number, holding.checkpoints[key], points[p][1])
+            for p, holding in behind.items()
+            if p in ours
+        ]
+        judge(await checkpoint.move(conn, store.tables, moves), len(moves))
+    for move in moves:
+        behind[Partition(move.topic, move.partition)].checkpoints[key] = move.new

@@ -1,0 +1,45 @@
+"""The inbox as one value: its connections and its tables, and the three kinds of transaction that the rooms open."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, final
+
+import asyncpg
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from .database import Database
+from .tables import Tables
+
+STORE_ERRORS: Final = (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+"""Everything that a statement, a checkout or a commit can end with; `faults.classify` tells what it means."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A database and the tables of one schema in it."""
+
+    database: Database
+    tables: Tables
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Commits at its end; for the product's own work."""
+        return self.database.transaction()
+
+    def user_transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """The same from the pool that handlers have for `ctx.tx`."""
+        return self.database.user_transaction()
+
+    @asynccontextmanager
+    async def trial(self) -> AsyncGenerator[AsyncConnection]:
+        """A transaction that is rolled back at its end, whatever happened in it."""
+        async with self.database.transaction() as conn:
+            try:
+                yield conn
+            finally:
+                if not conn.invalidated:
+                    await conn.rollback()

@@ -1,0 +1,404 @@
+"""Applies batches to projections: claims, writes, outbox rows and checkpoints in one transaction, or nothing of it.
+
+The transaction takes the steps of the one lock order: fence, (lanes of what is dead), generation lock, probe, then for
+each projection claims and the user's tables, then failure rows, outbox, checkpoints. What if the process stops between
+two lines? Everything before the commit is undone by the database, and the records are read again from the checkpoints.
+What if the answer to the commit is lost? The batch is applied again: its claims are all taken, its checkpoints stand
+where this batch put them, and that is recognised as done. What if this worker is a zombie? Its fence row does not come
+back, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ..dlq.burial import Buried, Burial, letters_of
+from ..dlq.failure_text import dead as dead_outcome
+from ..dlq.failure_text import exception_type
+from ..dlq.guard import HandlerRaised
+from ..dlq.retry import RetryPolicy, RetryState
+from ..dlq.rules import DeadNow, Decision, DependencyAway, Fatal, Lost, Transient, decide
+from ..inbox import checkpoint, claim, failure, fence, outbox
+from ..inbox.clock import Clock
+from ..inbox.faults import classify
+from ..inbox.errors import DependencyError, FatalError, OwnershipLost
+from ..inbox.event import Event, Partition
+from ..inbox.failure_rows import Place
+from ..inbox.failure_rows import linked as linked_row
+from ..inbox.holding import Holding, Holdings
+from ..inbox.meter import Meter
+from ..inbox.moving import judge, raise_checkpoints
+from ..inbox.outcome import Dead, Reason
+from ..inbox.store import Store
+from .batch import Batch, BoundProjection
+
+Verdicts = Mapping[int, Dead]
+"""id(event) -> why it is dead. By identity: two records of one batch may carry the same event id."""
+
+
+@dataclass(slots=True)
+class Admitted:
+    """What a projection gets of a batch, after its claims."""
+
+    fresh: list[Event[Any]]
+    duplicates: list[Event[Any]] = field(default_factory=list)
+    conflicts: list[Event[Any]] = field(default_factory=list)
+
+
+class ConflictsFound(Exception):
+    """The batch holds events whose id was claimed with other bytes: their lanes must be locked before the claims."""
+
+    def __init__(self, events: Sequence[Event[Any]]) -> None:
+        self.events = tuple(events)
+        super().__init__()
+
+
+@final
+class Applier:
+    """Applies the batches of one stream track. Owned by the event loop; one batch at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        consumer: str,
+        projections: Sequence[BoundProjection],
+        holdings: Holdings,
+        burial: Burial,
+        meter: Meter,
+        clock: Clock,
+        ping: Callable[[str], Awaitable[bool]],
+        wrote_outbox: Callable[[], None],
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._store = store
+        self._tables = store.tables
+        self._consumer = consumer
+        self._projections = sorted(projections, key=lambda bound: bound.key)
+        self._holdings = holdings
+        self._burial = burial
+        self._meter = meter
+        self._clock = clock
+        self._ping = ping
+        self._wrote_outbox = wrote_outbox
+        self._retry = retry or RetryPolicy()
+        self._optimistic = True
+        self._lock = asyncio.Lock()
+
+    async def raise_to(self, points: Mapping[Partition, tuple[int, int]]) -> None:
+        """Raise the projections' checkpoints to points below which everything is durable; a later commit does it if a batch runs."""
+        if self._lock.locked():
+            return
+        async with self._lock:
+            for bound in self._projections:
+                await raise_checkpoints(self._store, self._consumer, self._holdings, bound.key, points)
+
+    async def apply(self, batch: Batch) -> frozenset[Partition]:
+        """Make the batch durable for every projection; gives back the partitions that are ours no more.
+
+        Raises DependencyError where a dependency is away (call again once it is back: nothing is done twice) and
+        FatalError where the process must leave.
+        """
+        async with self._lock:
+            lost, failed = await self._together(batch)
+            for bound, error in failed:
+                lost |= await self._settle(batch, bound, error)
+        return lost
+
+    # ------------------------------------------------------------------------------------------------ all together
+
+    async def _together(self, batch: Batch) -> tuple[frozenset[Partition], list[tuple[BoundProjection, Exception]]]:
+        attempt = _Attempt(batch, alone=len(self._projections) == 1)
+        try:
+            async with self._store.transaction() as conn:
+                await self._hold(conn, attempt, self._projections)
+                await self._probe(conn, attempt, self._projections)
+                for bound in self._projections:
+                    await self._savepoint(conn, attempt, bound)
+                await self._close(conn, attempt)
+        except HandlerRaised as raised:
+            return attempt.lost, [(self._projections[0], raised.error)]
+        except ConflictsFound as found:
+            return attempt.lost, [(self._projections[0], found)]
+        self._confirm(attempt)
+        return attempt.lost, attempt.failed
+
+    async def _savepoint(self, conn: AsyncConnection, attempt: _Attempt, bound: BoundProjection) -> None:
+        """One projection's part. Alone it needs no savepoint: its failure undoes the whole transaction."""
+        if attempt.alone:
+            await self._project(conn, attempt, bound, {})
+            return
+        try:
+            async with conn.begin_nested():
+                await self._project(conn, attempt, bound, {})
+        except (HandlerRaised, ConflictsFound) as stopped:
+            attempt.failed.append((bound, stopped.error if isinstance(stopped, HandlerRaised) else stopped))
+            attempt.forget(bound)
+
+    # ------------------------------------------------------------------------------------------------- the pieces
+
+    async def _hold(self, conn: AsyncConnection, attempt: _Attempt, projections: Sequence[BoundProjection]) -> None:
+        """Step 1: who may write, and what that leaves of the batch for each projection."""
+        fences = self._holdings.fences(attempt.batch.partitions)
+        held = await fence.hold(conn, self._tables, self._consumer, fences)
+        attempt.holdings = {
+            partition: holding
+            for partition, epoch in attempt.batch.partitions.items()
+            if partition in held and (holding := self._holdings.current(partition, epoch)) is not None
+        }
+        attempt.lost = frozenset(attempt.batch.partitions) - frozenset(attempt.holdings)
+        attempt.events = {bound.key: attempt.batch.events_of(bound, attempt.holdings) for bound in projections}
+
+    async def _probe(self, conn: AsyncConnection, attempt: _Attempt, projections: Sequence[BoundProjection]) -> None:
+        """Step 3: what stands in the failure table already."""
+        generations = await claim.lock_generations(conn, self._tables, [bound.handler_id for bound in projections])
+        if generations.failing:
+            ids = {event.event_id for events in attempt.events.values() for event in events}
+            keys = [bound.key for bound in projections]
+            attempt.known = await claim.probe(conn, self._tables, keys, sorted(ids), generations, newest=False)
+
+    async def _project(
+        self, conn: AsyncConnection, attempt: _Attempt, bound: BoundProjection, verdicts: Verdicts
+    ) -> None:
+        """Steps 4 and 5: claims, then the user's function on what is new."""
+        admitted = await self._admit(conn, attempt, bound, verdicts)
+        if admitted.conflicts:
+            raise ConflictsFound(admitted.conflicts)
+        started = time.perf_counter()
+        if admitted.fresh:
+            attempt.outgoing += await bound.run(admitted.fresh, conn)
+        attempt.results.append(_Result(bound, admitted, time.perf_counter() - started))
+
+    async def _admit(
+        self, conn: AsyncConnection, attempt: _Attempt, bound: BoundProjection, verdicts: Verdicts
+    ) -> Admitted:
+        events = [e for e in attempt.events[bound.key] if id(e) not in verdicts] if verdicts else attempt.events[bound.key]
+        admitted = _unique(events)
+        if attempt.known:
+            _set_aside(admitted, attempt.known, bound)
+        rows = sorted([(event.event_id, event.payload_hash) for event in admitted.fresh])
+        if not rows:
+            return admitted
+        claimed = await claim.claim(conn, self._tables, *bound.key, rows, optimistic=self._optimistic)
+        self._optimistic = claimed.new is None  # repeats come in runs: ask for each id until a batch has none
+        if claimed.new is not None:
+            _sort_out(admitted, claimed.new, claimed.taken)
+        return admitted
+
+    async def _close(self, conn: AsyncConnection, attempt: _Attempt) -> None:
+        """Steps 6 to 8: rows of repeats, records to go out, checkpoints."""
+        await self._link(conn, attempt)
+        await outbox.put(conn, self._tables, attempt.outgoing)
+        attempt.moves = [
+            move for result in attempt.results for move in attempt.batch.moves(result.bound, attempt.holdings)
+        ]
+        mismatches = await checkpoint.move(conn, self._tables, attempt.moves)
+        if mismatches:
+            judge(mismatches, len(attempt.moves))
+
+    async def _link(self, conn: AsyncConnection, attempt: _Attempt) -> None:
+        """A repeat of what stands in the failure table is linked to it: visible, not run, ending with it."""
+        if not attempt.known:
+            return
+        rows = [
+            linked
+            for result in attempt.results
+            for event in result.admitted.duplicates
+            if (linked := self._linked(attempt, result.bound, event)) is not None
+        ]
+        if rows:
+            await failure.link(conn, self._tables, rows)
+
+    def _linked(self, attempt: _Attempt, bound: BoundProjection, event: Event[Any]) -> failure.NewFailure | None:
+        found = attempt.known.failures.get(claim.ClaimKey(*bound.key, event.event_id))
+        if found is None or any((row.partition, row.offset) == ((event.topic, event.partition), event.offset) for row in found):
+            return None
+        incarnation = attempt.holdings[Partition(event.topic, event.partition)].incarnation
+        original = found[0].duplicate_of or found[0].failure_id
+        return linked_row(Place(*bound.key, incarnation), event, original, now=self._clock.now())
+
+    def _confirm(self, attempt: _Attempt) -> None:
+        """The commit was answered: from here on the checkpoints are what we remember."""
+        for move in attempt.moves:
+            holding = attempt.holdings[Partition(move.topic, move.partition)]
+            holding.checkpoints[(move.handler_id, move.version)] = move.new
+        if attempt.outgoing:
+            self._wrote_outbox()
+        for result in attempt.results:
+            self._meter.handled(result.bound.name, len(result.admitted.fresh), result.seconds)
+            if result.admitted.duplicates:
+                self._meter.duplicates(result.bound.name, len(result.admitted.duplicates))
+
+    # ---------------------------------------------------------------------------------- one projection that failed
+
+    async def _settle(self, batch: Batch, bound: BoundProjection, error: Exception) -> frozenset[Partition]:
+        """Retry within the policy's bounds, then find the bad events; ends with every event of the batch settled."""
+        state = RetryState()
+        verdicts: dict[int, Dead] = {}
+        while True:
+            if isinstance(error, ConflictsFound):
+                verdicts |= {id(event): _conflict() for event in error.events}
+            else:
+                state, found = await self._after_failure(batch, bound, error, state, verdicts)
+                verdicts |= found
+            try:
+                return await self._alone(batch, bound, verdicts)
+            except HandlerRaised as raised:
+                error = raised.error
+            except ConflictsFound as conflicts:
+                error = conflicts
+
+    async def _after_failure(
+        self, batch: Batch, bound: BoundProjection, error: Exception, state: RetryState, verdicts: Verdicts
+    ) -> tuple[RetryState, dict[int, Dead]]:
+        """Wait before another try, or find out which events no try will help."""
+        decision = await self._decision(error)
+        if isinstance(decision, Transient):
+            state = state.failed(exception_type(error), self._clock.monotonic_s())
+            delay_s = self._retry.next_delay_s(state, self._clock.random())
+            if delay_s is not None:
+                self._meter.retried(bound.name, 1)
+                await asyncio.sleep(delay_s)
+                return state, {}
+        return RetryState(), await self._bisect(batch, bound, verdicts)
+
+    async def _decision(self, error: Exception) -> Decision:
+        decision = decide(error, classify)
+        if isinstance(decision, Fatal):
+            raise error if isinstance(error, FatalError) else FatalError(str(error), fix="see the error above")
+        if isinstance(decision, Lost):
+            raise OwnershipLost from error
+        if isinstance(decision, DependencyAway):
+            if not await self._ping(decision.name):
+                raise DependencyError(decision.name, "it does not answer") from error
+            return Transient()
+        return decision
+
+    async def _alone(self, batch: Batch, bound: BoundProjection, verdicts: Verdicts) -> frozenset[Partition]:
+        """The projection's own transaction, with the dead events' rows and letters in it (steps 1 to 8)."""
+        attempt = _Attempt(batch, alone=True)
+        async with self._store.transaction() as conn:
+            await self._hold(conn, attempt, [bound])
+            dead = [event for event in attempt.events[bound.key] if id(event) in verdicts]
+            buried = [self._bury(attempt, bound, event, verdicts[id(event)]) for event in dead]
+            places = await failure.draw_places(conn, self._tables, [row for row, _ in buried])
+            await self._probe(conn, attempt, [bound])
+            await self._project(conn, attempt, bound, verdicts)
+            puts = await failure.put(conn, self._tables, [row for row, _ in buried], places)
+            attempt.outgoing += letters_of(puts, buried)
+            await self._close(conn, attempt)
+        self._confirm(attempt)
+        for event in dead:
+            self._meter.dead(bound.name, verdicts[id(event)].reason, 1)
+        return attempt.lost
+
+    def _bury(
+        self, attempt: _Attempt, bound: BoundProjection, event: Event[Any], dead: Dead
+    ) -> Buried:
+        incarnation = attempt.holdings[Partition(event.topic, event.partition)].incarnation
+        place = Place(*bound.key, incarnation)
+        return self._burial.bury(place, bound.name, event, dead)
+
+    async def _bisect(self, batch: Batch, bound: BoundProjection, verdicts: Verdicts) -> dict[int, Dead]:
+        """Find the events that fail, in a transaction that ends in rollback."""
+        attempt = _Attempt(batch, alone=True)
+        async with self._store.trial() as conn:
+            await self._hold(conn, attempt, [bound])
+            await self._probe(conn, attempt, [bound])
+            admitted = await self._admit(conn, attempt, bound, verdicts)
+            return await self._halves(conn, bound, admitted.fresh)
+
+    async def _halves(self, conn: AsyncConnection, bound: BoundProjection, events: list[Event[Any]]) -> dict[int, Dead]:
+        """Good halves stay in the trial, so that later events meet what earlier ones wrote; a bad single is a verdict."""
+        savepoint = await conn.begin_nested()
+        try:
+            await bound.run(events, conn)
+        except HandlerRaised as raised:
+            await savepoint.rollback()
+            if len(events) == 1:
+                return {id(events[0]): await self._verdict(events[0], raised.error)}
+            middle = len(events) // 2
+            return await self._halves(conn, bound, events[:middle]) | await self._halves(conn, bound, events[middle:])
+        await savepoint.commit()
+        return {}
+
+    async def _verdict(self, event: Event[Any], error: Exception) -> Dead:
+        decision = await self._decision(error)
+        reason = decision.reason if isinstance(decision, DeadNow) else Reason.EXHAUSTED
+        if isinstance(decision, Transient):
+            reason = decision.exhausted
+        return dead_outcome(reason, error, event.record)
+
+
+@dataclass(slots=True)
+class _Result:
+    bound: BoundProjection
+    admitted: Admitted
+    seconds: float
+
+
+class _Attempt:
+    """One transaction's worth of state; thrown away with it."""
+
+    __slots__ = ("alone", "batch", "events", "failed", "holdings", "known", "lost", "moves", "outgoing", "results")
+
+    def __init__(self, batch: Batch, *, alone: bool) -> None:
+        self.batch = batch
+        self.alone = alone
+        self.holdings: dict[Partition, Holding] = {}
+        self.lost: frozenset[Partition] = frozenset()
+        self.events: dict[tuple[int, int], list[Event[Any]]] = {}
+        self.known = claim.Probe()
+        self.results: list[_Result] = []
+        self.outgoing: list[outbox.NewOutgoing] = []
+        self.moves: list[checkpoint.Move] = []
+        self.failed: list[tuple[BoundProjection, Exception]] = []
+
+    def forget(self, bound: BoundProjection) -> None:
+        """Its savepoint was rolled back."""
+        self.results = [result for result in self.results if result.bound is not bound]
+
+
+def _conflict() -> Dead:
+    return Dead(Reason.CONFLICT, "another record with this event id and different bytes was handled before")
+
+
+def _unique(events: list[Event[Any]]) -> Admitted:
+    """Each id once: the first record stands, a later one is a repeat, or a conflict where its bytes differ."""
+    first = {event.event_id: event for event in reversed(events)}
+    if len(first) == len(events):
+        return Admitted(events)
+    admitted = Admitted([])
+    for event in events:
+        leader = first[event.event_id]
+        if leader is event:
+            admitted.fresh.append(event)
+        elif leader.payload_hash == event.payload_hash:
+            admitted.duplicates.append(event)
+        else:
+            admitted.conflicts.append(event)
+    return admitted
+
+
+def _set_aside(admitted: Admitted, known: claim.Probe, bound: BoundProjection) -> None:
+    """What stands in the failure table is not run: it is being dealt with there."""
+    fresh = admitted.fresh
+    admitted.fresh = [event for event in fresh if (*bound.key, event.event_id) not in known.failures]
+    admitted.duplicates += [event for event in fresh if (*bound.key, event.event_id) in known.failures]
+
+
+def _sort_out(admitted: Admitted, new: frozenset[bytes], taken: Mapping[bytes, int]) -> None:
+    """Ids that were claimed before are repeats, or conflicts where the bytes differ."""
+    fresh, admitted.fresh = admitted.fresh, []
+    for event in fresh:
+        if event.event_id in new:
+            admitted.fresh.append(event)
+        elif taken.get(event.event_id, event.payload_hash) == event.payload_hash:
+            admitted.duplicates.append(event)
+        else:
+            admitted.conflicts.append(event)
