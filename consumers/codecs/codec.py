@@ -30,7 +30,7 @@ class Decoded:
 
 
 class CodecStalled(Exception):
-    """The run of records ended early: the record at index `len(done)` cannot be told good or bad before `cause` is over."""
+    """The run ended early: the record at index `len(done)` cannot be told good or bad before `cause` is over."""
 
     def __init__(self, done: list[Decoded | RecordError], cause: DependencyError) -> None:
         self.done = done
@@ -102,5 +102,5 @@ class CodecSettings:
     schemas_max: int = 1_000
     """Schemas in memory. Topics have a handful of schemas each; beyond this the least recently added ones go."""
     warm_ids: Sequence[int] = ()
-    """Schema ids to load at start, so that their records flow even if the registry goes away before the first of them."""
+    """Schema ids to load at start, so that their records flow though the registry goes away before they come."""
     clock: Clock = field(default_factory=SystemClock)

@@ -7,7 +7,6 @@ any registry: a file that was read is not read again, one that was missing is lo
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ MISSING_TTL_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The directory as it was seen: files by id, and all `.avsc` files, those without an id first, then by falling id."""
+    """The directory as it was seen: files by id, and all `.avsc` files, those without an id first, then falling ids."""
 
     by_id: dict[int, Path]
     paths: tuple[Path, ...]
@@ -96,7 +95,7 @@ class SchemaDirectory:
 
     def _files(self) -> list[Path]:
         try:
-            return sorted(self._path / name for name in os.listdir(self._path) if name.endswith(".avsc"))
+            return sorted(path for path in self._path.iterdir() if path.suffix == ".avsc")
         except OSError as error:
             raise DependencyError(REGISTRY, f"the schema directory cannot be read: {error.strerror}") from None
 

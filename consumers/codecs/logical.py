@@ -1,4 +1,4 @@
-"""Logical types: exact decimals, dates and times as Python's types, and a typed refusal of what those cannot hold. No IO.
+"""Logical types: exact decimals, dates and times as Python's, and a typed refusal of what those cannot hold. No IO.
 
 | logical type | value | refused |
 |---|---|---|

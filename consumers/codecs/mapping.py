@@ -25,7 +25,7 @@ ANY: Final[Any] = Any
 """No class asks for anything: records become the class declared for their name, else dicts."""
 
 FAULTS_OF_CLASSES: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, AssertionError)
-"""What a payload class's own checks may raise; it becomes a RecordError, without the text (it may quote the payload)."""
+"""What a payload class's own checks may raise. It becomes a RecordError, without the text: that may quote payload."""
 
 _LISTS: Final = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
 _MAPS: Final = (dict, abc.Mapping, abc.MutableMapping)
@@ -62,6 +62,24 @@ DICT: Final = Shape(None, None)
 def full_name_of(cls: type) -> str:
     """The name by which a class declares itself, full or short."""
     return getattr(cls, "__avro_name__", cls.__name__)
+
+
+def named_pair(value: object) -> tuple[str, Any] | None:
+    """The (full name, value) by which a branch of a union is named; None where a value is no such pair."""
+    if not isinstance(value, tuple):
+        return None
+    pair = cast("tuple[Any, ...]", value)
+    return (pair[0], pair[1]) if len(pair) == 2 and isinstance(pair[0], str) else None
+
+
+def is_instance(value: object) -> bool:
+    """True for an instance of a payload class."""
+    return _is_shaped(value.__class__)
+
+
+def type_name(value: object) -> str:
+    """The name of a value's class, for messages."""
+    return value.__class__.__name__
 
 
 @final
@@ -120,10 +138,11 @@ def shape_of(accepts: Any, full_name: str, classes: Classes) -> Shape:
 def _class_shape(cls: type) -> Shape:
     if issubclass(cls, pydantic.BaseModel):
         return Shape(cls, _model_fields(cls), checks_itself=True)
-    hints = typing.get_type_hints(cls)
-    given = [item for item in dataclasses.fields(cast("Any", cls)) if item.init]
+    made = cast("Any", cls)
+    hints = typing.get_type_hints(made)
+    given = [item for item in dataclasses.fields(made) if item.init]
     fields = {item.name: ClassField(hints[item.name], _is_required(item)) for item in given}
-    return Shape(cls, fields, positional=not any(item.kw_only for item in given))
+    return Shape(made, fields, positional=not any(item.kw_only for item in given))
 
 
 def _is_required(item: dataclasses.Field[Any]) -> bool:
@@ -138,61 +157,41 @@ def _model_fields(cls: type[pydantic.BaseModel]) -> dict[str, ClassField]:
     return fields
 
 
+def takes_in_order(shape: Shape, names: Sequence[str | None]) -> bool:
+    """True where the class's constructor takes exactly these values, in this order."""
+    return shape.positional and list(names) == list(shape.fields or {})[: len(names)]
+
+
 def builder(shape: Shape, names: Sequence[str | None]) -> Callable[[list[Any]], Any]:
     """The function from a record's values to the dict or instance; a name of None is a value that nobody asked for."""
     kept = [name for name in names if name is not None]
-    pick = None if len(kept) == len(names) else _picker([i for i, name in enumerate(names) if name is not None])
+    indexes = [index for index, name in enumerate(names) if name is not None]
     cls = shape.cls
     if cls is None:
-        return _dict_builder(kept, pick)
-    make: Callable[..., Any] = cls.model_validate if issubclass(cls, pydantic.BaseModel) else cls
-    fields = list(shape.fields or {})
-    if shape.positional and kept == fields[: len(kept)]:
-        return _positional_builder(make, pick, cls.__name__)
-    if shape.positional and sorted(kept) == sorted(fields[: len(kept)]):
-        order = [names.index(name) for name in fields[: len(kept)]]
-        return _positional_builder(make, _picker(order), cls.__name__)
-    return _keyword_builder(make, kept, pick, issubclass(cls, pydantic.BaseModel), cls.__name__)
+        return _dict_builder(kept, None if len(kept) == len(names) else indexes)
+    if issubclass(cls, pydantic.BaseModel):
+        return _instance_builder(cls.model_validate, kept, indexes, cls.__name__)
+    make = cast("Callable[..., Any]", cls)
+    return _instance_builder(lambda given: make(**given), kept, indexes, cls.__name__)
 
 
-def _picker(indexes: list[int]) -> Callable[[list[Any]], list[Any]]:
-    def pick(values: list[Any]) -> list[Any]:
-        return [values[index] for index in indexes]
-
-    return pick
-
-
-def _dict_builder(names: list[str], pick: Callable[[list[Any]], list[Any]] | None) -> Callable[[list[Any]], Any]:
-    if pick is None:
+def _dict_builder(names: list[str], indexes: list[int] | None) -> Callable[[list[Any]], dict[str, Any]]:
+    if indexes is None:
         return lambda values: dict(zip(names, values, strict=False))
-    return lambda values: dict(zip(names, pick(values), strict=False))
+    kept = list(zip(names, indexes, strict=True))
+    return lambda values: {name: values[index] for name, index in kept}
 
 
-def _positional_builder(
-    make: Callable[..., Any], pick: Callable[[list[Any]], list[Any]] | None, name: str
+def _instance_builder(
+    make: Callable[[dict[str, Any]], Any], names: list[str], indexes: list[int], cls_name: str
 ) -> Callable[[list[Any]], Any]:
+    kept = list(zip(names, indexes, strict=True))
+
     def build(values: list[Any]) -> Any:
         try:
-            return make(*values) if pick is None else make(*pick(values))
+            return make({name: values[index] for name, index in kept})
         except FAULTS_OF_CLASSES as error:
-            raise refused(name, error) from None
-
-    return build
-
-
-def _keyword_builder(
-    make: Callable[..., Any],
-    names: list[str],
-    pick: Callable[[list[Any]], list[Any]] | None,
-    as_mapping: bool,
-    name: str,
-) -> Callable[[list[Any]], Any]:
-    def build(values: list[Any]) -> Any:
-        given = dict(zip(names, values if pick is None else pick(values), strict=False))
-        try:
-            return make(given) if as_mapping else make(**given)
-        except FAULTS_OF_CLASSES as error:
-            raise refused(name, error) from None
+            raise refused(cls_name, error) from None
 
     return build
 

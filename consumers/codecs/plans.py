@@ -1,4 +1,4 @@
-"""Decoding plans: a writer's schema, the reader's schema and the classes, worked out once into one composed reader. No IO.
+"""Decoding plans: writer's schema, reader's schema and classes, worked out once into one composed reader. No IO.
 
 Everything that can be known from schemas and classes is decided here, before the first record: promotions, aliases,
 defaults (already of the runtime type), which fields nobody asked for, which class a record becomes. What cannot work
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, final
+from functools import partial
+from typing import Any, final
 
 from ...inbox.errors import RecordError
 from ...inbox.outcome import Reason
-from . import logical, wire
+from . import wire
 from .defaults import default_bytes
 from .mapping import (
     ANY,
@@ -25,13 +26,13 @@ from .mapping import (
     Mismatch,
     Shape,
     builder,
-    converter_to,
     list_of,
     refused,
     shape_of,
-    shown,
+    takes_in_order,
     values_of,
 )
+from .scalars import SKIP, Resolved, asked, is_promoted, is_same, same_name, scalar_reader, symbol_reader
 from .schemas import (
     MISSING,
     Array,
@@ -39,7 +40,6 @@ from .schemas import (
     Field,
     FixedType,
     Map,
-    NamedType,
     Node,
     Primitive,
     RecordType,
@@ -47,43 +47,14 @@ from .schemas import (
     Schema,
     Union,
     described,
-    short_name,
 )
 from .wire import Read
-
-SKIP: Final = object()
-"""Asked for by nobody: read past, without a look at logical types, so that a bad value there harms nobody."""
-
-_PYTHON_TYPES: Final[Mapping[str, type]] = {
-    "null": type(None),
-    "boolean": bool,
-    "int": int,
-    "long": int,
-    "float": float,
-    "double": float,
-    "bytes": bytes,
-    "string": str,
-    "fixed": bytes,
-}
-_PROMOTIONS: Final[Mapping[tuple[str, str], Callable[[Any], Any] | None]] = {
-    ("int", "long"): None,
-    ("int", "float"): float,
-    ("int", "double"): float,
-    ("long", "float"): float,
-    ("long", "double"): float,
-    ("float", "double"): None,
-    ("string", "bytes"): str.encode,
-    ("bytes", "string"): lambda value: _text(value),
-}
-"""Source: Avro 1.12 specification, "Schema Resolution"."""
-
-_Resolved = Primitive | Array | Map | Union | NamedType
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How records of one schema id are read. For a union at the top `branches` has a plan for each, else it is empty."""
+    """How records of one schema id are read. For a union at the top `branches` has a plan for each of its branches."""
 
     schema_id: int
     type: str
@@ -160,30 +131,30 @@ class Compiler:
             return self._one(writer, writer, SKIP, where)
         return self._one(writer, self._choose(writer, target, where), accepts, where)
 
-    def _choose(self, writer: _Resolved, target: Node, where: str) -> _Resolved:
+    def _choose(self, writer: Resolved, target: Node, where: str) -> Resolved:
         """The branch of the reader's union that takes what was written: the same type before a promotion."""
         reader = self._reader.resolve(target)
         if not isinstance(reader, Union):
             return reader
         branches = [self._reader.resolve(branch) for branch in reader.branches]
-        for fits in (_is_same, _is_promoted):
+        for fits in (is_same, is_promoted):
             for branch in branches:
                 if fits(writer, branch):
                     return branch
         raise Mismatch(f"{where} is {described(writer)} as written, and none of {reader} takes it")
 
-    def _one(self, writer: _Resolved, reader: _Resolved, accepts: Any, where: str) -> Read:
-        if isinstance(writer, RecordType) and isinstance(reader, RecordType) and _same_name(writer, reader):
+    def _one(self, writer: Resolved, reader: Resolved, accepts: Any, where: str) -> Read:
+        if isinstance(writer, RecordType) and isinstance(reader, RecordType) and same_name(writer, reader):
             return self._record(writer, reader, accepts)
-        if isinstance(writer, EnumType) and isinstance(reader, EnumType) and _same_name(writer, reader):
-            return _enum(writer, reader, accepts, where)
+        if isinstance(writer, EnumType) and isinstance(reader, EnumType) and same_name(writer, reader):
+            return symbol_reader(writer, reader, accepts, where)
         if isinstance(writer, Array) and isinstance(reader, Array):
             return self._array(writer, reader, accepts, where)
         if isinstance(writer, Map) and isinstance(reader, Map):
-            value = SKIP if accepts is SKIP else _asked(values_of, accepts, where)
+            value = SKIP if accepts is SKIP else asked(values_of, accepts, where)
             return wire.map_reader(self.read(writer.values, reader.values, value, f"{where}{{}}"))
         if isinstance(writer, Primitive | FixedType) and isinstance(reader, Primitive | FixedType):
-            return _scalar(writer, reader, accepts, where)
+            return scalar_reader(writer, reader, accepts, where)
         raise Mismatch(f"{where} is {described(writer)} as written, {described(reader)} as read")
 
     def _union(self, writer: Union, target: Node, accepts: Any, where: str) -> Read:
@@ -215,7 +186,7 @@ class Compiler:
         return wire.converted(read, lambda value: (name, value))
 
     def _array(self, writer: Array, reader: Array, accepts: Any, where: str) -> Read:
-        item, made = (SKIP, None) if accepts is SKIP else _asked(list_of, accepts, where)
+        item, made = (SKIP, None) if accepts is SKIP else asked(list_of, accepts, where)
         read_item = self.read(writer.items, reader.items, item, f"{where}[]")
         read = wire.array_reader(read_item, takes_bytes=self._takes_bytes(writer.items, frozenset()))
         return read if made is None else wire.converted(read, _collected(made, where))
@@ -255,11 +226,14 @@ class Compiler:
         if skipped:
             return wire.record_reader(reads, lambda values: None)
         for wanted in reader.fields:
-            if wanted.name not in names and _is_asked(shape, wanted.name):
-                if (read := self._absent(wanted, shape, reader.name)) is not None:
-                    reads.append(read)
-                    names.append(wanted.name)
+            if wanted.name in names or not _is_asked(shape, wanted.name):
+                continue
+            if (read := self._absent(wanted, shape, reader.name)) is not None:
+                reads.append(read)
+                names.append(wanted.name)
         _check_required(shape, names, reader.name)
+        if shape.cls is not None and takes_in_order(shape, names):
+            return wire.instance_reader(reads, shape.cls, FAULTS_OF_CLASSES, partial(refused, shape.cls.__name__))
         return wire.record_reader(reads, builder(shape, names))
 
     def _field(
@@ -331,102 +305,6 @@ def _counterpart(given: Field, reader: RecordType) -> Field | None:
     return None
 
 
-def _same_name(writer: NamedType, reader: NamedType) -> bool:
-    """By the unqualified name or an alias. Source: Avro 1.12 specification, "Schema Resolution"."""
-    aliases = reader.aliases | {short_name(alias) for alias in reader.aliases}
-    return (
-        short_name(writer.name) == short_name(reader.name)
-        or writer.name in aliases
-        or short_name(writer.name) in aliases
-    )
-
-
-def _is_same(writer: _Resolved, reader: _Resolved) -> bool:
-    if isinstance(writer, Primitive) and isinstance(reader, Primitive):
-        return writer.kind == reader.kind
-    if isinstance(writer, RecordType | EnumType | FixedType) and isinstance(reader, RecordType | EnumType | FixedType):
-        return type(writer) is type(reader) and _same_name(writer, reader)
-    return type(writer) is type(reader)
-
-
-def _is_promoted(writer: _Resolved, reader: _Resolved) -> bool:
-    return isinstance(writer, Primitive) and isinstance(reader, Primitive) and (writer.kind, reader.kind) in _PROMOTIONS
-
-
-def _scalar(writer: Primitive | FixedType, reader: Primitive | FixedType, accepts: Any, where: str) -> Read:
-    read = wire.fixed_reader(writer.size) if isinstance(writer, FixedType) else wire.PRIMITIVE_READERS[writer.kind]
-    if accepts is SKIP:
-        # Text that nobody asked for needs not be text.
-        return wire.read_bytes if writer == Primitive("string") else read
-    _check_scalars(writer, reader, where)
-    promote = _PROMOTIONS.get((_kind(writer), _kind(reader)))
-    read = read if promote is None else wire.converted(read, promote)
-    for convert, given in _offers(reader, where):
-        try:
-            finish = converter_to(accepts, given)
-        except Mismatch:
-            continue
-        for step in (convert, finish):
-            read = read if step is None else wire.converted(read, step)
-        return read
-    raise Mismatch(f"{where} is {described(reader)}, and {shown(accepts)} does not take that")
-
-
-def _offers(reader: Primitive | FixedType, where: str) -> list[tuple[Callable[[Any], Any] | None, type]]:
-    """What the value can be had as, best first: the logical type, the base type, an int as a float."""
-    base = _PYTHON_TYPES[_kind(reader)]
-    offers: list[tuple[Callable[[Any], Any] | None, type]] = [(None, base)]
-    if reader.logical is not None:
-        offers.insert(0, (logical.converter(reader, where), logical.TYPES[reader.logical]))
-    elif base is int:
-        offers.append((float, float))
-    return offers
-
-
-def _check_scalars(writer: Primitive | FixedType, reader: Primitive | FixedType, where: str) -> None:
-    same = _is_same(writer, reader) or _is_promoted(writer, reader)
-    if isinstance(writer, FixedType) and isinstance(reader, FixedType):
-        same = same and writer.size == reader.size
-    if writer.logical is not None and reader.logical is not None:
-        same = same and writer.logical == reader.logical
-        same = same and (writer.precision, writer.scale) == (reader.precision, reader.scale)
-    if not same:
-        raise Mismatch(f"{where} is {described(writer)} as written, {described(reader)} as read")
-
-
-def _kind(node: Primitive | FixedType) -> str:
-    return "fixed" if isinstance(node, FixedType) else node.kind
-
-
-def _enum(writer: EnumType, reader: EnumType, accepts: Any, where: str) -> Read:
-    if accepts is SKIP:
-        return wire.enum_reader(writer.symbols, where)
-    finish = _asked(lambda asked: converter_to(asked, str), accepts, where)
-    return wire.enum_reader([_symbol(symbol, reader, finish, where) for symbol in writer.symbols], where)
-
-
-def _symbol(symbol: str, reader: EnumType, finish: Callable[[Any], Any] | None, where: str) -> Any:
-    """What a written symbol becomes; a RecordError where it becomes nothing."""
-    known = symbol if symbol in reader.symbols else reader.default
-    if known is None:
-        return RecordError(
-            Reason.SCHEMA_INCOMPATIBLE,
-            f"{where} has the symbol {symbol}, which the reader's {reader.name} does not have",
-        )
-    try:
-        return known if finish is None else finish(known)
-    except RecordError as error:
-        return RecordError(error.reason, f"{where} has the symbol {symbol}: {error}")
-
-
-def _asked(ask: Callable[[Any], Any], accepts: Any, where: str) -> Any:
-    """What `ask` says about an annotation, with the place in its Mismatch."""
-    try:
-        return ask(accepts)
-    except Mismatch as mismatch:
-        raise Mismatch(f"{where}: {mismatch}") from None
-
-
 def _collected(made: Callable[[list[Any]], Any], where: str) -> Callable[[list[Any]], Any]:
     def convert(items: list[Any]) -> Any:
         try:
@@ -435,7 +313,3 @@ def _collected(made: Callable[[list[Any]], Any], where: str) -> Callable[[list[A
             raise refused(where, error) from None
 
     return convert
-
-
-def _text(value: bytes) -> str:
-    return value.decode()

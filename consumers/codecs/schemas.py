@@ -72,6 +72,8 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Array:
+    """A list of items."""
+
     items: Node
 
     def __str__(self) -> str:
@@ -80,6 +82,8 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Map:
+    """Values by string keys."""
+
     values: Node
 
     def __str__(self) -> str:
@@ -88,6 +92,8 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Union:
+    """One of several types; the value says which."""
+
     branches: tuple[Node, ...]
 
     def __str__(self) -> str:
@@ -99,6 +105,8 @@ Node: TypeAlias = Primitive | Ref | Array | Map | Union
 
 @dataclass(frozen=True, slots=True)
 class Field:
+    """A field of a record; `default` is the schema's JSON as it stands."""
+
     name: str
     type: Node
     default: Any = MISSING
@@ -107,6 +115,8 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class RecordType:
+    """A record, by its full name."""
+
     name: str
     fields: tuple[Field, ...]
     aliases: frozenset[str] = frozenset()
@@ -114,6 +124,8 @@ class RecordType:
 
 @dataclass(frozen=True, slots=True)
 class EnumType:
+    """An enum, by its full name."""
+
     name: str
     symbols: tuple[str, ...]
     default: str | None = None
@@ -122,6 +134,8 @@ class EnumType:
 
 @dataclass(frozen=True, slots=True)
 class FixedType:
+    """So many bytes, by their full name."""
+
     name: str
     size: int
     logical: str | None = None
@@ -162,7 +176,7 @@ def short_name(full_name: str) -> str:
 
 
 def parse(text: str, references: Iterable[str] = (), *, partial: bool = False) -> Schema:
-    """Parse a schema (JSON text) and, in the same name table, the schemas that it refers to (each after its own references).
+    """Parse a schema (JSON text) and, in the same name table, those that it refers to (each after its own references).
 
     With `partial` names may stay undefined: enough to see what a schema defines.
 

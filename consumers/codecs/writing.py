@@ -16,7 +16,7 @@ import pydantic
 
 from . import logical
 from .defaults import default_bytes, varint
-from .mapping import full_name_of
+from .mapping import full_name_of, is_instance, named_pair, type_name
 from .schemas import (
     MISSING,
     Array,
@@ -92,14 +92,13 @@ class _Writing:
         raise ValueError(f"{where} has no branch {name} in {union}")
 
     def _union(self, union: Union, value: Any, where: str, out: bytearray) -> None:
-        if isinstance(value, tuple):
-            pair: tuple[Any, ...] = value
-            if len(pair) == 2 and isinstance(pair[0], str):
-                return self.branch(union, pair[0], pair[1], where, out)
+        named = named_pair(value)
+        if named is not None:
+            return self.branch(union, named[0], named[1], where, out)
         fitting = [index for index, branch in enumerate(union.branches) if self._takes(branch, value)]
         if len(fitting) != 1:
             raise ValueError(
-                f"{where} takes a {type(value).__name__} in {len(fitting)} of the branches {union}: "
+                f"{where} takes a {type_name(value)} in {len(fitting)} of the branches {union}: "
                 "name the branch, as (name, value)"
             )
         out += varint(fitting[0])
@@ -111,7 +110,7 @@ class _Writing:
         resolved = self._schema.resolve(node)
         if isinstance(resolved, RecordType):
             return isinstance(value, dict) or (
-                _is_instance(value) and _answers_to(resolved.name, full_name_of(type(value)))
+                is_instance(value) and _answers_to(resolved.name, full_name_of(value.__class__))
             )
         if isinstance(resolved, EnumType):
             return _symbol(value) in resolved.symbols
@@ -139,7 +138,7 @@ class _Writing:
 
     def _array(self, array: Array, value: Any, where: str, out: bytearray) -> None:
         if not isinstance(value, list | tuple | set | frozenset):
-            raise ValueError(f"{where} needs a list, not {type(value).__name__}")
+            raise ValueError(f"{where} needs a list, not {type_name(value)}")
         items = cast("list[Any]", value)
         if items:
             out += varint(len(items))
@@ -149,7 +148,7 @@ class _Writing:
 
     def _map(self, node: Map, value: Any, where: str, out: bytearray) -> None:
         if not isinstance(value, dict):
-            raise ValueError(f"{where} needs a dict, not {type(value).__name__}")
+            raise ValueError(f"{where} needs a dict, not {type_name(value)}")
         pairs = cast("dict[Any, Any]", value)
         if pairs:
             out += varint(len(pairs))
@@ -157,10 +156,6 @@ class _Writing:
             _primitive(Primitive("string"), key, f"a key of {where}", out)
             self.node(node.values, item, f"{where}{{}}", out)
         out.append(0)
-
-
-def _is_instance(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) or isinstance(value, pydantic.BaseModel)
 
 
 def _fields_of(value: Any, where: str) -> dict[str, Any]:
@@ -171,7 +166,7 @@ def _fields_of(value: Any, where: str) -> dict[str, Any]:
         return {(item.serialization_alias or name): getattr(value, name) for name, item in fields.items()}
     if dataclasses.is_dataclass(value):
         return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
-    raise ValueError(f"{where} needs a dict or an instance, not {type(value).__name__}")
+    raise ValueError(f"{where} needs a dict or an instance, not {type_name(value)}")
 
 
 def _symbol(value: Any) -> Any:
@@ -213,6 +208,11 @@ def _primitive(node: Primitive, value: Any, where: str, out: bytearray) -> None:
         value = _as_float(value, where)
     if not _takes_scalar(node, value):
         raise ValueError(f"{where} needs {kind}, not {_what(value)}")
+    _put(kind, value, where, out)
+
+
+def _put(kind: str, value: Any, where: str, out: bytearray) -> None:
+    """A value whose type was checked."""
     if kind == "boolean":
         out.append(value)
     elif kind in _RANGES:
@@ -220,12 +220,12 @@ def _primitive(node: Primitive, value: Any, where: str, out: bytearray) -> None:
     elif kind in ("float", "double"):
         out += _packed("<f" if kind == "float" else "<d", value, where)
     elif kind in ("bytes", "string"):
-        encoded = value if kind == "bytes" else _utf8(value, where)
+        encoded: bytes = value if kind == "bytes" else _utf8(value, where)
         out += varint(len(encoded)) + encoded
 
 
 def _what(value: Any) -> str:
-    return f"{type(value).__name__} out of range" if type(value) is int else type(value).__name__
+    return f"{type_name(value)} out of range" if type(value) is int else type_name(value)
 
 
 def _as_float(value: int, where: str) -> float:
