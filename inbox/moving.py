@@ -13,6 +13,8 @@ from .store import Store
 
 def judge(mismatches: Sequence[checkpoint.Mismatch], moves: int) -> None:
     """A checkpoint does not stand where we left it: done already, taken from us, or the database went back in time."""
+    if not mismatches:
+        return
     if len(mismatches) == moves and all(miss.found == miss.move.new for miss in mismatches):
         return  # the answer to our own commit was lost: this batch is there already, and this attempt changed nothing
     behind = [miss for miss in mismatches if miss.found is None or miss.found < miss.move.old]

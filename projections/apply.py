@@ -197,9 +197,7 @@ class Applier:
         attempt.moves = [
             move for result in attempt.results for move in attempt.batch.moves(result.bound, attempt.holdings)
         ]
-        mismatches = await checkpoint.move(conn, self._tables, attempt.moves)
-        if mismatches:
-            judge(mismatches, len(attempt.moves))
+        judge(await checkpoint.move(conn, self._tables, attempt.moves), len(attempt.moves))
 
     async def _link(self, conn: AsyncConnection, attempt: _Attempt) -> None:
         """A repeat of what stands in the failure table is linked to it: visible, not run, ending with it."""

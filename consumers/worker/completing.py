@@ -21,7 +21,7 @@ from ...dlq.failure_text import dead as dead_outcome
 from ...inbox import checkpoint, claim, failure, fence, outbox
 from ...inbox.moving import judge, raise_checkpoints
 from ...inbox.faults import Fault, classify
-from ...inbox.errors import DependencyError
+from ...inbox.errors import DependencyError, OwnershipLost
 from ...inbox.event import Partition
 from ...inbox.failure_rows import Place
 from ...inbox.holding import Holding, Holdings
@@ -126,6 +126,9 @@ class Completer:
         while members:
             try:
                 group = await self._write(members)
+            except OwnershipLost:
+                self._drop(members)
+                return
             except DependencyError as error:
                 await self._wait_for(error.dependency)
                 continue
@@ -138,6 +141,11 @@ class Completer:
                 continue
             self._report(group)
             members = [_as_conflict(member) for member in group.conflicts]
+
+    def _drop(self, members: list[Completion]) -> None:
+        """Somebody else moved our checkpoints: everything is read again by whoever owns it."""
+        for partition, epoch in {(member.item.partition, member.item.epoch) for member in members}:
+            self._progress.lost(partition, epoch)
 
     async def _split(self, members: list[Completion], error: Exception) -> None:
         if len(members) > 1:
