@@ -49,6 +49,11 @@ class Module:
         """Its syntax."""
         return ast.parse(self.text, filename=self.name)
 
+    @property
+    def docstring(self) -> str:
+        """What it says of itself; empty where it says nothing."""
+        return ast.get_docstring(self.tree) or ""
+
     def walk(self) -> Iterator[ast.AST]:
         """Every node of its syntax."""
         return ast.walk(self.tree)
@@ -71,16 +76,19 @@ class Module:
         return [".".join([*base, alias.name]) for alias in node.names]  # from .. import inbox
 
 
+@functools.cache
 def product() -> list[Module]:
     """Every module of the rooms."""
     return [Module(path) for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
 
 
+@functools.cache
 def ours() -> list[Module]:
     """Every Python file of the repository."""
     return [Module(path) for path in files() if path.suffix == ".py"]
 
 
+@functools.cache
 def files() -> list[Path]:
     """Every file that is, or is about to be, in the repository."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]

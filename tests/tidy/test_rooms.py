@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
-
-import pytest
+from collections.abc import Iterator
 
 from tests.tidy.source import ROOMS, ROOT, Module, product
 
@@ -17,14 +16,7 @@ IMPURE = {
 """What does IO, or hides the time or chance."""
 
 OUTSIDE = {
-    "alembic",
-    "confluent_kafka",
-    "fastavro",
-    "opentelemetry",
-    "prometheus_client",
-    "pydantic",
-    "rich",
-    "sqlalchemy",
+    *("alembic", "confluent_kafka", "fastavro", "opentelemetry", "prometheus_client", "pydantic", "rich", "sqlalchemy"),
 }
 """The outside world: a pure rule elsewhere may take or make its values, the engine may not know it."""
 
@@ -34,57 +26,67 @@ MIGRATIONS = "/migrations/"
 PROMISE = "No IO; time is an argument."
 
 
-@pytest.mark.parametrize("module", product(), ids=lambda module: module.name)
-def test_imports_go_down_only(module: Module) -> None:
-    below = ROOMS[: ROOMS.index(module.room) + 1]
-    for found in module.imports():
-        parts = found.module.split(".")
-        if parts[0] == "tidegate":
-            assert parts[1] in below, f"{module.name}:{found.line} imports {found.module}, which stands above it"
+def test_imports_go_down_only() -> None:
+    offenders = [
+        f"{module.name}:{found.line} imports {found.module}, which stands above it"
+        for module in product()
+        for found in module.imports()
+        if (room := _room(found.module)) and ROOMS.index(room) > ROOMS.index(module.room)
+    ]
+    assert not offenders, "\n".join(offenders)
 
 
-@pytest.mark.parametrize("module", product(), ids=lambda module: module.name)
-def test_the_product_imports_itself_by_relative_imports_only(module: Module) -> None:
-    if MIGRATIONS in module.name:
-        return
-    for node in module.walk():
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [node.module or ""]
-        outside = [name for name in names if name.split(".")[0] in {"tidegate", "tests", "examples", *ROOMS}]
-        assert not outside, f"{module.name} imports {outside}"
+def test_the_product_imports_itself_by_relative_imports_only() -> None:
+    offenders = [
+        f"{module.name} imports {name}"
+        for module in product()
+        if MIGRATIONS not in module.name
+        for name in _absolute_imports(module)
+        if name.split(".")[0] in {"tidegate", "tests", "examples", "benchmarks", *ROOMS}
+    ]
+    assert not offenders, "\n".join(offenders)
 
 
-@pytest.mark.parametrize("module", product(), ids=lambda module: module.name)
-def test_the_inbox_knows_no_kafka_client(module: Module) -> None:
-    if module.room == "inbox":
-        assert not [found for found in module.imports() if found.module.split(".")[0] == "confluent_kafka"]
+def test_the_inbox_knows_no_kafka_client() -> None:
+    offenders = [
+        f"{module.name}:{found.line}"
+        for module in product()
+        for found in module.imports()
+        if module.room == "inbox" and found.module.split(".")[0] == "confluent_kafka"
+    ]
+    assert not offenders, "\n".join(offenders)
 
 
-@pytest.mark.parametrize("module", product(), ids=lambda module: module.name)
-def test_what_promises_purity_is_pure(module: Module) -> None:
+def test_what_promises_purity_is_pure() -> None:
     """The engine, and every module whose docstring promises it."""
-    engine = module.name.startswith("consumers/engine/")
-    if not engine and PROMISE not in (ast.get_docstring(module.tree) or ""):
-        return
-    forbidden = IMPURE | OUTSIDE if engine else IMPURE
-    impure = [found.module for found in module.imports() if found.module.split(".")[0] in forbidden]
-    assert not impure, f"{module.name} imports {impure}"
-    clocks = [
-        node for node in module.walk() if isinstance(node, ast.Attribute) and node.attr in {"now", "utcnow", "today"}
+    offenders = [
+        f"{module.name}:{found.line} imports {found.module}"
+        for module in product()
+        if _promises_purity(module)
+        for found in module.imports()
+        if found.module.split(".")[0] in (IMPURE | OUTSIDE if _in_engine(module) else IMPURE)
     ]
-    calls = [
-        node
-        for node in clocks
-        if isinstance(node.value, ast.Name | ast.Attribute) and "date" in ast.unparse(node.value)
+    assert not offenders, "\n".join(offenders)
+
+
+def test_what_promises_purity_does_not_ask_the_clock() -> None:
+    offenders = [
+        f"{module.name}:{node.lineno} {ast.unparse(node)}"
+        for module in product()
+        if _promises_purity(module)
+        for node in module.walk()
+        if isinstance(node, ast.Attribute)
+        and node.attr in {"now", "utcnow", "today"}
+        and "date" in ast.unparse(node.value)
     ]
-    assert not calls, f"{module.name} asks the clock"
+    assert not offenders, "\n".join(offenders)
 
 
 def test_every_engine_module_promises_purity() -> None:
-    for module in product():
-        if module.name.startswith("consumers/engine/") and not module.name.endswith("__init__.py"):
-            assert PROMISE in (ast.get_docstring(module.tree) or ""), f"{module.name} does not say: {PROMISE}"
+    modules = [module for module in product() if _in_engine(module) and module.path.name != "__init__.py"]
+    assert modules
+    offenders = [module.name for module in modules if PROMISE not in module.docstring]
+    assert not offenders, "\n".join(offenders)
 
 
 def test_every_folder_with_modules_is_listed_to_be_shipped() -> None:
@@ -95,9 +97,31 @@ def test_every_folder_with_modules_is_listed_to_be_shipped() -> None:
 
 def test_every_folder_with_modules_is_a_package() -> None:
     folders = {module.path.parent for module in product() if MIGRATIONS not in module.name}
-    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
+    offenders = [str(folder) for folder in folders if not (folder / "__init__.py").exists()]
+    assert not offenders, "\n".join(offenders)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_room_ships_its_types(room: str) -> None:
-    assert (ROOT / room / "py.typed").exists()
+def test_every_room_ships_its_types() -> None:
+    offenders = [room for room in ROOMS if not (ROOT / room / "py.typed").exists()]
+    assert not offenders, "\n".join(offenders)
+
+
+def _room(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "tidegate" and len(parts) > 1 else None
+
+
+def _in_engine(module: Module) -> bool:
+    return module.name.startswith("consumers/engine/")
+
+
+def _promises_purity(module: Module) -> bool:
+    return _in_engine(module) or PROMISE in module.docstring
+
+
+def _absolute_imports(module: Module) -> Iterator[str]:
+    for node in module.walk():
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module or ""

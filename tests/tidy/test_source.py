@@ -9,8 +9,6 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.tidy.source import ROOT, Module, files, ours, product
 
 MODULE_LINES_MAX = 450
@@ -27,48 +25,55 @@ SILENCER = re.compile(r"#\s*(?:type:\s*ignore|noqa|pyright:\s*ignore|pragma:\s*n
 CODES = re.compile(r"^\s*(?:\[[\w, -]*\]|:\s*[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)?")
 
 MACHINE = re.compile(r"(?<![\w.}-])/(?:work|root|home/\w+|Users/\w+|tmp/plan|opt/wheels)/")
-REGISTRY = re.compile(
+SOURCE = re.compile(
     r"(?:pythonhosted|pypi|npmjs|proxy\.golang|repo1?\.maven|maven-central|crates|registry-1\.docker)"
     r"\.(?:org|com|io|apache)|(?:extra-)?index-url|--find-links=?\s*\S",
 )
 
+NAMES_WHAT_IS_FORBIDDEN = (Path(__file__), ROOT / "Makefile")
 
-def _parametrize(modules: list[Module]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("module", modules, ids=lambda module: module.name)
-
-
-@_parametrize(product())
-def test_a_module_fits_in_a_head(module: Module) -> None:
-    assert len(module.text.splitlines()) <= MODULE_LINES_MAX
+PAPERS = ("README.md", "DESIGN.md", "GLOSSARY.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile", ".ci/run")
+PAPER_BYTES_MIN = 200
 
 
-@_parametrize(product())
-def test_a_function_fits_on_a_screen(module: Module) -> None:
-    for node in module.walk():
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert _length(node) <= FUNCTION_LINES_MAX, f"{module.name}:{node.lineno} {node.name}"
+def test_a_module_fits_in_a_head() -> None:
+    lines = {module.name: len(module.text.splitlines()) for module in product()}
+    assert not {name: length for name, length in lines.items() if length > MODULE_LINES_MAX}
 
 
-@_parametrize(ours())
-def test_a_module_begins_with_what_it_promises(module: Module) -> None:
-    promise = ast.get_docstring(module.tree) or ""
-    assert promise.split("\n")[0].strip(), f"{module.name} has no docstring"
+def test_a_function_fits_on_a_screen() -> None:
+    offenders = [
+        f"{module.name}:{node.lineno} {node.name}: {_length(node)} lines"
+        for module in product()
+        for node in module.walk()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _length(node) > FUNCTION_LINES_MAX
+    ]
+    assert not offenders, "\n".join(offenders)
 
 
-@_parametrize(product())
-def test_a_class_is_named_by_what_it_is(module: Module) -> None:
-    for node in module.walk():
-        if isinstance(node, ast.ClassDef):
-            words = re.findall(r"[A-Z][a-z]*", node.name)
-            assert not set(words) & set(EMPTY_NAMES), f"{module.name}:{node.lineno} {node.name}"
+def test_a_module_begins_with_what_it_promises() -> None:
+    offenders = [module.name for module in ours() if not module.docstring.split("\n")[0].strip()]
+    assert not offenders, "\n".join(offenders)
 
 
-@_parametrize(ours())
-def test_a_silenced_check_says_why(module: Module) -> None:
-    for line, comment in _comments(module):
-        if found := SILENCER.search(comment):
-            reason = CODES.sub("", found["rest"])
-            assert len(re.findall(r"[a-z]{2,}", reason)) >= 2, f"{module.name}:{line} gives no reason: {comment}"
+def test_a_class_is_named_by_what_it_is() -> None:
+    offenders = [
+        f"{module.name}:{node.lineno} {node.name}"
+        for module in product()
+        for node in module.walk()
+        if isinstance(node, ast.ClassDef) and set(re.findall(r"[A-Z][a-z]*", node.name)) & set(EMPTY_NAMES)
+    ]
+    assert not offenders, "\n".join(offenders)
+
+
+def test_a_silenced_check_says_why() -> None:
+    offenders = [
+        f"{module.name}:{line} gives no reason: {comment}"
+        for module in ours()
+        for line, comment in _comments(module)
+        if (found := SILENCER.search(comment)) and not _is_reason(CODES.sub("", found["rest"]))
+    ]
+    assert not offenders, "\n".join(offenders)
 
 
 def test_only_two_places_catch_every_exception() -> None:
@@ -76,42 +81,53 @@ def test_only_two_places_catch_every_exception() -> None:
     assert len(places) <= BLIND_MAX, places
 
 
-@_parametrize(product())
-def test_what_catches_cancellation_raises_it_again(module: Module) -> None:
+def test_what_catches_cancellation_raises_it_again() -> None:
     """`except BaseException` and a bare `except` also catch a cancellation, which must never get lost."""
-    for node in _catches(module, "BaseException"):
-        assert any(isinstance(inner, ast.Raise) for inner in ast.walk(node)), f"{module.name}:{node.lineno}"
-
-
-@_parametrize(ours())
-def test_no_test_is_skipped(module: Module) -> None:
-    skips = [
-        node for node in module.walk() if isinstance(node, ast.Attribute) and node.attr in {"skip", "skipif", "xfail"}
+    offenders = [
+        f"{module.name}:{node.lineno}"
+        for module in product()
+        for node in _catches(module, "BaseException")
+        if not any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
     ]
-    of_pytest = [node for node in skips if ast.unparse(node.value) in {"pytest", "pytest.mark"}]
-    assert not of_pytest, f"{module.name} skips a test"
+    assert not offenders, "\n".join(offenders)
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_no_file_names_a_machine_or_a_registry(path: Path) -> None:
-    """Whoever clones this has other folders and other package sources."""
-    if path == Path(__file__) or path.name == "Makefile":  # these name what is forbidden, or switch it off
-        return
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        return
-    for number, line in enumerate(text.splitlines(), 1):
-        assert not MACHINE.search(line), f"{path.name}:{number} names a folder of one machine: {line.strip()}"
-        assert not REGISTRY.search(line), f"{path.name}:{number} names a package source: {line.strip()}"
+def test_no_test_is_skipped() -> None:
+    offenders = [
+        f"{module.name}:{node.lineno}"
+        for module in ours()
+        for node in module.walk()
+        if isinstance(node, ast.Attribute)
+        and node.attr in {"skip", "skipif", "xfail"}
+        and ast.unparse(node.value) in {"pytest", "pytest.mark"}
+    ]
+    assert not offenders, "\n".join(offenders)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["README.md", "DESIGN.md", "GLOSSARY.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", ".ci/run", "Makefile"],
-)
-def test_the_house_has_its_papers(name: str) -> None:
-    assert (ROOT / name).stat().st_size > 200
+def test_no_file_names_a_machine_or_a_package_source() -> None:
+    """Whoever clones this has other folders, and gets packages from elsewhere."""
+    offenders = [
+        f"{path.relative_to(ROOT)}:{number} {line.strip()}"
+        for path in files()
+        if path not in NAMES_WHAT_IS_FORBIDDEN
+        for number, line in enumerate(_text(path).splitlines(), 1)
+        if MACHINE.search(line) or SOURCE.search(line)
+    ]
+    assert not offenders, "\n".join(offenders)
+
+
+def test_the_house_has_its_papers() -> None:
+    sizes = {name: path.stat().st_size if (path := ROOT / name).exists() else 0 for name in PAPERS}
+    assert not {name: size for name, size in sizes.items() if size < PAPER_BYTES_MIN}
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode(errors="ignore")
+
+
+def _is_reason(text: str) -> bool:
+    """At least two words."""
+    return len(re.findall(r"[a-z]{2,}", text)) >= 2
 
 
 def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
