@@ -9,8 +9,8 @@
 A librdkafka property in the environment is written as `TIDEGATE_KAFKA_CLIENT_` and its name in capitals with `_` for a
 dot. Everywhere it is understood in any case and with `_` or `-` for a dot.
 
-Each secret may be given as `..._file` (`..._FILE`) instead: the path of a file whose content, without white space around
-it, is the secret.
+Each secret may be given as `..._file` (`..._FILE`) instead: the path of a file whose content, stripped of white space,
+is the secret.
 """
 
 from __future__ import annotations

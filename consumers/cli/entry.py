@@ -18,9 +18,9 @@ from ...inbox.migrate import upgrade
 from ...inbox.store import STORE_ERRORS
 from .. import config_report, metrics
 from ..settings import Settings, masked_address
-from . import running, showing
+from . import checking, lagging, restoring, running, showing, topics
 from .options import ERR, OUT, AppOption, ConfigOption, ConsumerOption, JsonOption
-from .preparing import choose, prepare, settings_only
+from .preparing import choose, chosen, judge, prepare, settings_only
 
 DATABASE = ("database.url",)
 BOTH = ("database.url", "kafka.bootstrap_servers")
@@ -59,6 +59,22 @@ def run(app: AppOption = None, consumer: ConsumerOption = None, config: ConfigOp
 
 
 @app.command()
+def check(app: AppOption = None, consumer: ConsumerOption = None, config: ConfigOption = None) -> None:
+    """Find everything that would keep `run` from its promise: settings, declarations, database, topics, registry."""
+    prepared, problems = judge(app, config, BOTH)
+    warnings: list[str] = []
+    if prepared is not None:
+        found = checking.check(prepared.settings, chosen(prepared.app, consumer))
+        problems += found.problems
+        warnings += found.warnings
+    for warning in warnings:
+        ERR.print(f"[yellow]warning:[/yellow] {escape(warning)}")
+    if problems:
+        raise ConfigurationError(problems)
+    OUT.print("no problems found")
+
+
+@app.command()
 def migrate(app: AppOption = None, config: ConfigOption = None) -> None:
     """Make or update tidegate's tables. Any number may run at once."""
     settings = settings_only(app, config, DATABASE).settings
@@ -78,6 +94,59 @@ def show_config(
         sys.stdout.write(config_report.reference() if reference else metrics.reference())
         return
     showing.show(settings_only(app, config), as_json)
+
+
+@app.command()
+def lag(
+    app: AppOption = None, consumer: ConsumerOption = None, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Show how far each handler is behind, whether a worker is alive or not."""
+    settings = settings_only(app, config, BOTH).settings
+    asyncio.run(lagging.lag(settings, consumer, as_json))
+
+
+@app.command()
+def restored(
+    consumer: ConsumerOption = None,
+    app: AppOption = None,
+    config: ConfigOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Declare that the database was put back to an earlier copy: go on from there, and trust no missing row."""
+    if consumer is None:
+        raise ConfigurationError.of("--consumer", "it is not given", "name the consumer (its Kafka group)")
+    settings = settings_only(app, config, BOTH).settings
+    declarations = asyncio.run(restoring.look(settings, consumer))
+    restoring.show(consumer, declarations)
+    if not yes:
+        typer.confirm("Is that what happened?", abort=True, err=True)
+    asyncio.run(restoring.declare(settings, consumer, declarations))
+    OUT.print("declared; start the consumer again")
+
+
+topic_app = typer.Typer(no_args_is_help=True, help="Say what happened to a topic, or make what is missing.")
+app.add_typer(topic_app, name="topic")
+
+
+@topic_app.command(name="reset")
+def reset_topic(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    app: AppOption = None,
+    config: ConfigOption = None,
+    by_hand: Annotated[
+        bool, typer.Option("--by-hand", help="Do not ask the broker for the topic's id: count it as re-created now.")
+    ] = False,
+) -> None:
+    """Declare that a topic was deleted and made anew: its records are new ones, whatever their offsets."""
+    needs = DATABASE if by_hand else BOTH
+    asyncio.run(topics.reset(settings_only(app, config, needs).settings, topic, by_hand))
+
+
+@topic_app.command(name="create")
+def create_topics(app: AppOption = None, consumer: ConsumerOption = None, config: ConfigOption = None) -> None:
+    """Make the dead-letter topics that do not exist yet."""
+    prepared = prepare(app, config, ("kafka.bootstrap_servers",))
+    topics.create(prepared.settings, chosen(prepared.app, consumer))
 
 
 async def _migrate(settings: Settings) -> None:

@@ -31,6 +31,14 @@ class Prepared:
 
 def prepare(app_path: str | None, config: Path | None, needs: tuple[str, ...]) -> Prepared:
     """Load both. Raises ConfigurationError with the problems of app, declarations and settings together."""
+    prepared, problems = judge(app_path, config, needs)
+    if problems or prepared is None:
+        raise ConfigurationError(problems)
+    return prepared
+
+
+def judge(app_path: str | None, config: Path | None, needs: tuple[str, ...]) -> tuple[Prepared | None, list[Problem]]:
+    """Load both, and every problem of both; None where the app or the settings are not to be had at all."""
     problems: list[Problem] = []
     app = None
     try:
@@ -41,10 +49,8 @@ def prepare(app_path: str | None, config: Path | None, needs: tuple[str, ...]) -
     try:
         effective = load(os.environ, config, app.settings if app is not None else {}, needs)
     except ConfigurationError as error:
-        raise ConfigurationError((*problems, *error.problems)) from None
-    if problems or app is None:
-        raise ConfigurationError(problems)
-    return Prepared(app, effective)
+        return None, [*problems, *error.problems]
+    return (None if app is None else Prepared(app, effective)), problems
 
 
 def settings_only(app_path: str | None, config: Path | None, needs: tuple[str, ...] = ()) -> Effective:
@@ -62,6 +68,11 @@ def choose(app: App, name: str | None) -> Consumer:
         what = "it is not given" if name is None else f"the app {app.name!r} has no consumer {name!r}"
         raise ConfigurationError.of("--consumer", what, f"name one of: {known}")
     return found
+
+
+def chosen(app: App, name: str | None) -> tuple[Consumer, ...]:
+    """The consumer called `name`, or all of them. Raises ConfigurationError."""
+    return tuple(app.consumers.values()) if name is None else (choose(app, name),)
 
 
 def open_store(settings: Settings, member: str) -> Store:

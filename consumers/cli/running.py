@@ -15,6 +15,7 @@ from ..app import Consumer
 from ..health import HealthBoard, HealthServer
 from ..layers import Effective
 from ..metrics import Metrics
+from ..worker.run import run_consumer
 from .preparing import Prepared
 from .stopping import Stopping
 
@@ -69,7 +70,5 @@ def _tell(board: HealthBoard) -> None:
 
 
 async def _run(prepared: Prepared, consumer: Consumer, board: HealthBoard, metrics: Metrics, stopping: Stopping) -> int:
-    from ..worker.run import run_consumer
-
     stop = stopping.event()
     return await run_consumer(prepared.app, consumer.name, prepared.settings, board, metrics, stop)

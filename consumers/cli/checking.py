@@ -1,0 +1,146 @@
+"""`tidegate check`: everything that would keep `run` from starting or from keeping its promise, found at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ...inbox import versions
+from ...inbox.errors import ConfigurationError, FatalError, Problem, RecordError, TidegateError
+from ...inbox.event import Record
+from ...inbox.handlers import RESERVED, known_handlers
+from ...inbox.migrate import check_schema
+from ...inbox.store import STORE_ERRORS, Store
+from ..app import Consumer
+from ..settings import Settings, masked_address
+from .cluster import Cluster
+from .preparing import open_store
+from .topics import letter_topic_problems
+
+POSTGRESQL_MIN: Final = 150_000
+"""PostgreSQL 15: the oldest that the statements are tested on."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found: problems fail the check, warnings do not."""
+
+    problems: list[Problem] = field(default_factory=list[Problem])
+    warnings: list[str] = field(default_factory=list[str])
+
+
+def check(settings: Settings, consumers: Sequence[Consumer]) -> Findings:
+    """Look at the database, the cluster and the registry, and at what they know of these consumers."""
+    found = Findings(warnings=[warning for consumer in consumers for warning in consumer.warnings()])
+    found.problems += asyncio.run(_database(settings, consumers, found.warnings))
+    found.problems += _cluster(settings, consumers)
+    for consumer in consumers:
+        found.problems += _codec(settings, consumer)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- database
+
+
+async def _database(settings: Settings, consumers: Sequence[Consumer], warnings: list[str]) -> list[Problem]:
+    store = open_store(settings, "check")
+    try:
+        async with store.transaction() as conn:
+            return await _looked_at(conn, store, consumers, warnings)
+    except ConfigurationError as error:
+        return list(error.problems)
+    except FatalError as error:
+        return [Problem("database.schema", str(error).partition(". Fix: ")[0], error.fix)]
+    except STORE_ERRORS as error:
+        what = masked_address(" ".join(str(error).split())) or type(error).__name__
+        return [Problem("database.url", f"the database does not answer: {what}", "check the address, and that it runs")]
+    finally:
+        await store.database.close()
+
+
+async def _looked_at(
+    conn: AsyncConnection, store: Store, consumers: Sequence[Consumer], warnings: list[str]
+) -> list[Problem]:
+    problems: list[Problem] = []
+    version = int(await conn.scalar(sa.text("SELECT current_setting('server_version_num')")))
+    if version < POSTGRESQL_MIN:
+        problems.append(Problem("database.url", f"it is PostgreSQL {version // 10_000}", "use PostgreSQL 15 or newer"))
+    await check_schema(conn, store.tables)
+    for consumer in consumers:
+        problems += await _handlers(conn, store, consumer)
+    return problems
+
+
+async def _handlers(conn: AsyncConnection, store: Store, consumer: Consumer) -> list[Problem]:
+    known = await known_handlers(conn, store.tables, consumer.name)
+    gone = sorted(set(known) - set(consumer.handler_names) - {RESERVED})
+    problems = [
+        Problem(
+            f"handler {name!r} of {consumer.name!r}",
+            "the database knows it, the app no longer has it; its rows and checkpoints stay as they are",
+            "put it back, or finish what it left before you remove it",
+        )
+        for name in gone
+    ]
+    declared = {known[name]: (name, p.version) for name, p in consumer.projections.items() if name in known}
+    return problems + [
+        Problem(
+            f"projection {change.name!r} of {consumer.name!r}",
+            f"its version is {change.declared}, but version {change.live} is live, and this release cannot rebuild yet",
+            f"declare version={change.live} again, or give the changed projection a new name",
+        )
+        for change in await versions.changed(conn, store.tables, declared)
+    ]
+
+
+# ----------------------------------------------------------------------------------------------- cluster and registry
+
+
+def _cluster(settings: Settings, consumers: Sequence[Consumer]) -> list[Problem]:
+    problems: list[Problem] = []
+
+    def look() -> None:
+        cluster = Cluster(settings)
+        for consumer in consumers:
+            for topic, facts in cluster.describe(consumer.topics).items():
+                if facts.error is not None:
+                    fix = f"make it, or correct topics= of consumer {consumer.name!r}"
+                    problems.append(Problem(f"topic {topic}", facts.error, fix))
+            problems.extend(letter_topic_problems(cluster, consumer))
+
+    fix = "check the address, TLS and SASL settings, and the brokers"
+    return _said("kafka.bootstrap_servers", look, fix) + problems
+
+
+def _codec(settings: Settings, consumer: Consumer) -> list[Problem]:
+    """Open the codec, and have it look for a schema id that nobody has: a registry that is away cannot say so."""
+    at_once = replace(settings.codec_settings(), missing_tries=1, missing_grace_s=0.0)
+
+    def look() -> None:
+        codec = consumer.codec.open(at_once)
+        codec.types(consumer.payload_types())
+        with suppress(RecordError):
+            codec.decode(Record(consumer.topics[0], 0, 0, None, _FRAME_OF_NOBODY))
+
+    return _said(f"codec of consumer {consumer.name!r}", look, "check registry.url and what answers there")
+
+
+_FRAME_OF_NOBODY: Final = b"\x00\x7f\xff\xff\xff"
+"""Confluent's framing with the highest schema id, and nothing behind it."""
+
+
+def _said(key: str, look: Callable[[], object], fix: str) -> list[Problem]:
+    """What a look-up raised, as problems."""
+    try:
+        look()
+    except ConfigurationError as error:
+        return list(error.problems)
+    except TidegateError as error:
+        return [Problem(key, str(error), fix)]
+    return []

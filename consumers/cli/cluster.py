@@ -1,0 +1,80 @@
+"""What the command line asks of Kafka without being a member of any group. Blocking calls, each bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, cast, final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from ...inbox.errors import ConfigurationError, TransientError
+from ...inbox.event import Partition
+from ..client.admin import ANSWER_MAX_S, Admin, TopicFacts
+from ..client.config import admin_config
+from ..settings import Settings
+
+
+@final
+class Cluster:
+    """The cluster of `kafka.bootstrap_servers`. Every method raises TransientError where nobody answers."""
+
+    def __init__(self, settings: Settings) -> None:
+        config = admin_config(settings.client_options("", ("-",)))
+        try:
+            self._admin = Admin(config)
+            self._client = AdminClient(config)
+        except KafkaException as error:  # a property that librdkafka does not know, or a value it does not take
+            raise ConfigurationError.of(
+                "kafka.client", error.args[0].str(), "see librdkafka's CONFIGURATION.md for names and values"
+            ) from None
+
+    def describe(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
+        """Facts about each topic; `error` says where there is none."""
+        return self._admin.describe(topics) if topics else {}
+
+    def ends(self, topics: Sequence[str]) -> dict[Partition, tuple[int, int]]:
+        """Low watermark and last stable offset of every partition of those topics that exist."""
+        partitions = [
+            Partition(topic, number)
+            for topic, facts in self.describe(topics).items()
+            if facts.error is None
+            for number in range(facts.partitions)
+        ]
+        return self._admin.watermarks(partitions) if partitions else {}
+
+    def committed(self, group: str) -> dict[Partition, int]:
+        """The group's committed offsets; a partition without one is left out."""
+        request = [ConsumerGroupTopicPartitions(group)]
+        answer = cast(
+            "dict[str, Future[Any]]",
+            self._client.list_consumer_group_offsets(request, request_timeout=ANSWER_MAX_S),
+        )
+        try:
+            places = answer[group].result().topic_partitions
+        except KafkaException as raised:
+            raise TransientError(f"the group's coordinator does not answer: {raised.args[0].str()}") from raised
+        return {Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
+
+    def create(self, topics: Mapping[str, int]) -> dict[str, str | None]:
+        """Make topics with so many partitions each; None where a topic is there now, else why the cluster refused."""
+        if not topics:
+            return {}
+        new = [NewTopic(name, num_partitions=count) for name, count in topics.items()]
+        futures = cast("dict[str, Future[Any]]", self._client.create_topics(new, request_timeout=ANSWER_MAX_S))
+        return {name: _refusal(future) for name, future in futures.items()}
+
+
+def _refusal(future: Future[Any]) -> str | None:
+    try:
+        future.result()
+    except KafkaException as raised:
+        error = raised.args[0]
+        if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return None
+        if error.code() < 0:  # librdkafka's own: nobody answered
+            raise TransientError(f"the cluster does not answer: {error.str()}") from raised
+        return f"{error.name()}: {error.str()}"
+    return None
