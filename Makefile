@@ -30,10 +30,12 @@ test-crash: $(VENV)/.ready-dev ## kill the worker at random moments, with five s
 	@TIDEGATE_CRASH_SEEDS=5 $(BIN)/python -m pytest -m crash $(ARGS)
 
 check: $(VENV)/.ready-dev $(TYPING) ## format, lint, types, import direction, tidiness
-	@$(BIN)/ruff format --check --quiet . || { echo "not formatted; make fmt does it:"; $(BIN)/ruff format --check .; false; }
-	@$(BIN)/ruff check .
-	@$(BIN)/basedpyright
-	@$(BIN)/python -m pytest -q tests/tidy
+	@failed=0; \
+	$(BIN)/ruff format --check --output-format concise . || { failed=1; echo "'make fmt' formats"; }; \
+	$(BIN)/ruff check . || failed=1; \
+	$(BIN)/basedpyright || failed=1; \
+	$(BIN)/python -m pytest -q tests/tidy || failed=1; \
+	exit $$failed
 
 fmt: $(VENV)/.ready-dev ## format, and fix what the linter can fix
 	@$(BIN)/ruff check --fix --quiet . || true
