@@ -10,9 +10,10 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from ..inbox import failure_rows
+from ..inbox.audit import AuditLine
 from ..inbox.clock import Clock
 from ..inbox.event import Event, Record
 from ..inbox.failure import Put
@@ -21,6 +22,9 @@ from ..inbox.handlers import RESERVED
 from ..inbox.outbox import NewOutgoing
 from ..inbox.outcome import Dead
 from .letter import LETTER_BYTES_MAX, RELEASED, Letter, Victim, dead_letter_id, dead_letter_topic, write_letter
+
+WORKER: Final = "worker"
+"""The actor of acts that no person ordered."""
 
 SchemaIdOf = Callable[[Record], int | None]
 """The id of a value's schema, as its framing tells it."""
@@ -89,8 +93,8 @@ class Burial:
         row = failure_rows.dead_record(place, record, dead, now=self._clock.now(), schema_id=schema_id)
         return Buried(row, self._letter(row, record, RESERVED, None, 0))
 
-    def again(
-        self, row: Failure, handler: str, dead: Dead, *, attempts: int, traceparent: str | None = None
+    def letter_again(
+        self, row: Failure, handler: str, dead: Dead, attempts: int, *, traceparent: str | None = None
     ) -> NewOutgoing:
         """The letter of a row that was replayed and is dead once more: another letter, with another id."""
         fresh = failure_rows.dead(
@@ -104,6 +108,22 @@ class Burial:
         )
         letter = self._letter(fresh, row.record, handler, traceparent, row.replay_count)
         return replace(letter, failure_id=row.id)
+
+    def audit_line(self, row: Failure, handler: str, act: str) -> AuditLine:
+        """What the worker did to a row, for the audit: the row itself may be gone after it."""
+        return AuditLine(
+            act=act,
+            actor=WORKER,
+            consumer=self._consumer,
+            handler=handler,
+            failure_id=row.id,
+            event_id=row.event_id,
+            correlation_id=row.correlation_id,
+            operation_id=row.operation_id,
+            tenant=row.tenant,
+            brand=row.brand,
+            details={"reason": row.reason, "replay_count": row.replay_count, "attempts": row.attempts},
+        )
 
     def _letter(
         self, row: NewFailure, record: Record, handler: str, traceparent: str | None, replay_count: int

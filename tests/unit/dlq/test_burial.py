@@ -139,13 +139,20 @@ def test_a_repeated_burial_has_the_same_identity_and_another_version_its_own() -
 
 def test_a_letter_after_a_replay_is_another_letter_of_the_same_size() -> None:
     row, first = burial().bury(PLACE, "revenue", event(), DEAD)
-    again = burial().again(stored(row, replay_count=1), "revenue", DEAD, attempts=1)
+    again = burial().letter_again(stored(row, replay_count=1), "revenue", DEAD, 1)
     assert again.id != first.id
     assert again.failure_id == 11
     assert again.topic == first.topic
     assert len(again.headers) == len(first.headers)
     expected = replace(letter_in(first), dead_letter_id=again.id.hex(), replay_count=1)
     assert letter_in(again) == expected
+
+
+def test_what_the_worker_does_to_a_row_can_be_found_by_event_and_correlation() -> None:
+    row, _ = burial().bury(PLACE, "revenue", event(), DEAD)
+    line = burial().audit_line(stored(row), "revenue", "completed")
+    assert (line.act, line.actor, line.consumer, line.handler) == ("completed", "worker", "billing", "revenue")
+    assert (line.failure_id, line.event_id, line.correlation_id, line.tenant) == (11, b"e" * 16, "o-17", "acme")
 
 
 def test_a_record_that_reached_no_handler_is_known_by_its_position() -> None:

@@ -1,0 +1,270 @@
+"""Finds letters in the inbox: by filter, by reference, in groups. Reads only; values are always bound."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, NamedTuple, final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ..inbox.errors import TidegateError
+from ..inbox.event import Record
+from ..inbox.failure_rows import Failure, indexed_text
+from ..inbox.identity import key_hash16
+from ..inbox.outcome import FailureState
+from ..inbox.record_bytes import decode_headers
+from ..inbox.tables import Tables
+from .burial import letter_of
+from .letter import Letter, Victim, dead_letter_id, read_letter
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """What letters must match; None matches all. Times are of the last failure, `until` not included."""
+
+    consumer: str | None = None
+    handler: str | None = None
+    state: FailureState | None = FailureState.DEAD
+    reason: str | None = None
+    exception_type: str | None = None
+    tenant: str | None = None
+    brand: str | None = None
+    topic: str | None = None
+    key: bytes | None = None
+    event_id: str | None = None
+    """The readable id, as its rule reads it."""
+    correlation_id: str | None = None
+    operation_id: str | None = None
+    since: datetime.datetime | None = None
+    until: datetime.datetime | None = None
+
+    def __str__(self) -> str:
+        """For people and for the audit: `reason=rejected handler=revenue`."""
+        given = [(name.name, getattr(self, name.name)) for name in fields(self) if name.name != "key"]
+        if self.key is not None:  # a key may be a person's: the audit, which nobody can redact, gets its hash
+            given.append(("key_hash", key_hash16(self.key).hex()))
+        return " ".join(f"{name}={value}" for name, value in given if value is not None)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A letter as a list shows it: no key, no payload. `id` is the row's number, the short name of the letter."""
+
+    id: int
+    row_version: int
+    dead_letter_id: str
+    consumer: str
+    handler: str
+    version: int
+    state: FailureState
+    reason: str
+    exception_type: str
+    message: str
+    stack_digest: str
+    topic: str
+    incarnation: int
+    partition: int
+    offset: int
+    event_id: bytes
+    id_text: str
+    type: str
+    tenant: str | None
+    brand: str | None
+    correlation_id: str
+    operation_id: str
+    attempts: int
+    replay_count: int
+    first_failed_at: datetime.datetime
+    last_failed_at: datetime.datetime
+    due: datetime.datetime | None
+    value_bytes: int | None
+    """The value's length; None for a tombstone."""
+
+
+class Group(NamedTuple):
+    """Letters that died the same way."""
+
+    consumer: str
+    handler: str
+    reason: str
+    exception_type: str
+    letters: int
+    first_failed_at: datetime.datetime
+    last_failed_at: datetime.datetime
+
+
+async def entries(conn: AsyncConnection, t: Tables, wanted: Filter, *, after: int = 0, limit: int) -> list[Entry]:
+    """Rows that match, in the order of their numbers, behind `after`."""
+    chosen = _listed(t).where(t.failure.c.id > after, *_conditions(t, wanted)).order_by(t.failure.c.id).limit(limit)
+    return [_entry(row) for row in (await conn.execute(chosen)).mappings()]
+
+
+async def groups(conn: AsyncConnection, t: Tables, wanted: Filter, *, limit: int = 100) -> list[Group]:
+    """How many letters died in which way, the largest group first."""
+    f, h = t.failure.c, t.handler.c
+    keys = (h.consumer, h.name, f.reason, f.exception_type)
+    n = sa.func.count()
+    rows = await conn.execute(
+        sa.select(*keys, n, sa.func.min(f.first_failed_at), sa.func.max(f.last_failed_at))
+        .select_from(_joined(t))
+        .where(*_conditions(t, wanted))
+        .group_by(*keys)
+        .order_by(n.desc(), *keys)
+        .limit(limit)
+    )
+    return [Group(*row) for row in rows]
+
+
+async def find(conn: AsyncConnection, t: Tables, references: Sequence[str]) -> dict[str, list[Entry]]:
+    """The letters that each reference names; an empty list where there is none.
+
+    A reference is a row's number (`17`), a dead-letter id (32 hex digits) or a position (`topic/partition@offset`),
+    which may stand for the letters of several handlers.
+
+    Raises:
+        TidegateError: one of them has none of these forms.
+    """
+    found: dict[str, list[Entry]] = {}
+    for reference in references:
+        found[reference] = await _find(conn, t, reference)
+    return found
+
+
+async def _find(conn: AsyncConnection, t: Tables, reference: str) -> list[Entry]:
+    f = t.failure.c
+    if _NUMBER.fullmatch(reference):
+        return await _where(conn, t, f.id == int(reference))
+    if _LETTER_ID.fullmatch(reference):
+        return await _by_letter(conn, t, bytes.fromhex(reference))
+    if (place := _POSITION.fullmatch(reference)) is not None:
+        partition, offset = int(place["partition"]), int(place["offset"])
+        return await _where(conn, t, f.topic == place["topic"], f.partition == partition, f.record_offset == offset)
+    raise TidegateError(
+        f"{reference!r} is no letter's name: give its number, its 32-digit id, or topic/partition@offset"
+    )
+
+
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_LETTER_ID: Final = re.compile(r"[0-9a-f]{32}")
+_POSITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>[0-9]{1,9})@(?P<offset>[0-9]{1,18})")
+
+
+async def _by_letter(conn: AsyncConnection, t: Tables, letter_id: bytes) -> list[Entry]:
+    """By the saved letter: it names its row, or at least where the record stood and for whom it died."""
+    o = t.outbox.c
+    saved = (
+        await conn.execute(sa.select(o.failure_id, o.topic, o.headers).where(o.id == letter_id, o.kind == "letter"))
+    ).one_or_none()
+    if saved is None:
+        return []
+    if saved.failure_id is not None:
+        return await _where(conn, t, t.failure.c.id == saved.failure_id)
+    letter = read_letter(Record(saved.topic, 0, 0, None, None, decode_headers(saved.headers)))
+    f, h = t.failure.c, t.handler.c
+    return await _where(
+        conn,
+        t,
+        h.consumer == letter.consumer,
+        h.name == letter.handler,
+        f.version == letter.handler_version,
+        f.topic == letter.origin_topic,
+        f.incarnation == letter.origin_incarnation,
+        f.partition == letter.origin_partition,
+        f.record_offset == letter.origin_offset,
+    )
+
+
+async def _where(conn: AsyncConnection, t: Tables, *conditions: sa.ColumnElement[bool]) -> list[Entry]:
+    rows = await conn.execute(_listed(t).where(*conditions).order_by(t.failure.c.id).limit(_NAMED_MAX))
+    return [_entry(row) for row in rows.mappings()]
+
+
+_NAMED_MAX: Final = 100
+"""One position has a row for each handler and version at most."""
+
+
+def _joined(t: Tables) -> sa.Join:
+    return t.failure.join(t.handler, t.handler.c.id == t.failure.c.handler)
+
+
+def _listed(t: Tables) -> sa.Select[Any]:
+    f, h = t.failure.c, t.handler.c
+    plain = [f[name] for name in _PLAIN]
+    return sa.select(
+        *plain,
+        f.record_offset.label("offset"),
+        h.consumer,
+        h.name.label("handler"),
+        f.key,
+        sa.func.octet_length(f.value).label("value_bytes"),
+    ).select_from(_joined(t))
+
+
+_PLAIN: Final = (
+    *("id", "row_version", "version", "state", "reason", "exception_type", "message", "stack_digest", "topic"),
+    *("incarnation", "partition", "event_id", "id_text", "type", "tenant", "brand", "correlation_id", "operation_id"),
+    *("attempts", "replay_count", "first_failed_at", "last_failed_at", "due"),
+)
+
+
+def _conditions(t: Tables, wanted: Filter) -> list[sa.ColumnElement[bool]]:
+    f, h = t.failure.c, t.handler.c
+    equal: list[tuple[sa.Column[Any], object]] = [
+        (h.consumer, wanted.consumer),
+        (h.name, wanted.handler),
+        (f.state, None if wanted.state is None else wanted.state.value),
+        (f.reason, wanted.reason),
+        (f.exception_type, wanted.exception_type),
+        (f.tenant, wanted.tenant),
+        (f.brand, wanted.brand),
+        (f.topic, wanted.topic),
+        (f.key, wanted.key),
+        (f.id_text, wanted.event_id),
+        (f.correlation_id, None if wanted.correlation_id is None else indexed_text(wanted.correlation_id)),
+        (f.operation_id, None if wanted.operation_id is None else indexed_text(wanted.operation_id)),
+    ]
+    conditions = [column == value for column, value in equal if value is not None]
+    if wanted.since is not None:
+        conditions.append(f.last_failed_at >= wanted.since)
+    if wanted.until is not None:
+        conditions.append(f.last_failed_at < wanted.until)
+    return conditions
+
+
+def _entry(row: sa.RowMapping) -> Entry:
+    columns: dict[str, Any] = {str(name): value for name, value in row.items()}
+    key = columns.pop("key")
+    state = FailureState(columns.pop("state"))
+    return Entry(**columns, state=state, dead_letter_id=_letter_id(columns, key, state).hex())
+
+
+def _letter_id(columns: dict[str, Any], key: bytes | None, state: FailureState) -> bytes:
+    """The id of the row's latest letter: a row that was replayed and is not dead again has the one from before."""
+    replays: int = columns["replay_count"]
+    ordinal = max(0, replays - 1) if state is FailureState.QUEUED else replays
+    victim = Victim(columns["consumer"], columns["handler"], columns["version"], columns["event_id"])
+    origin = Record(columns["topic"], columns["partition"], columns["offset"], key, None)
+    return dead_letter_id(victim, origin, columns["incarnation"], ordinal)
+
+
+async def letter_of_entry(conn: AsyncConnection, t: Tables, entry: Entry) -> Letter:
+    """The whole letter from its row: what the topic may have left out is here."""
+    stored = (await conn.execute(sa.select(t.failure).where(t.failure.c.id == entry.id))).mappings().one()
+    columns: dict[str, Any] = {str(name): value for name, value in stored.items() if name != "origin"}
+    columns["state"] = FailureState(columns["state"])
+    row = Failure(**columns)
+    return letter_of(
+        row, row.record, entry.consumer, entry.handler, bytes.fromhex(entry.dead_letter_id), row.replay_count
+    )
+
+
+async def published_at(conn: AsyncConnection, t: Tables, entry: Entry) -> datetime.datetime | None:
+    """When the letter was delivered to its topic; None while it waits (or its outbox row is gone)."""
+    o = t.outbox.c
+    return await conn.scalar(sa.select(o.published_at).where(o.id == bytes.fromhex(entry.dead_letter_id)))
