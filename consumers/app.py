@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import typing
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
@@ -35,6 +35,7 @@ Unmatched = Literal["ignore", "dead"]
 StartPolicy = Literal["earliest", "latest"]
 GapPolicy = Literal["stop", "earliest"]
 RecreatedPolicy = Literal["stop", "earliest"]
+Lifespan = Callable[[], AsyncIterator[object]]
 Types = type | str | Iterable[type | str] | None
 
 
@@ -104,7 +105,7 @@ class Consumer:
         batch_wait_ms: int = BATCH_WAIT_MS,
         deadline_s: float = PROJECTION_DEADLINE_S,
     ) -> Callable[[F], F]:
-        """Declare a projection: `fn(events: Sequence[Event[T]], tx: AsyncConnection)` writes a batch into its transaction.
+        """Declare a projection: `fn(events: Sequence[Event[T]], tx: AsyncConnection)` writes a batch in its transaction.
 
         Which types it takes is read from the annotation (`Event[A | B]`), or given by `on`; without either it is all.
         """
@@ -167,7 +168,9 @@ class Consumer:
         found = list(self._problems)
         found += _name_problems(f"consumer {self.name!r}", self.name)
         if not self.topics:
-            found.append(Problem(f"consumer {self.name!r}", "it reads no topic", 'name at least one: topics=["shop.orders"]'))
+            found.append(
+                Problem(f"consumer {self.name!r}", "it reads no topic", 'name at least one: topics=["shop.orders"]')
+            )
         if not self.handler_names:
             found.append(Problem(f"consumer {self.name!r}", "it has no handler", "declare a projection or a command"))
         return found
@@ -175,7 +178,9 @@ class Consumer:
     def warnings(self) -> list[str]:
         """What is allowed, but should be known."""
         if isinstance(self.event_id, FromPosition):
-            return [f"consumer {self.name!r}: events are known by their position, so a producer's duplicates are not caught"]
+            return [
+                f"consumer {self.name!r}: events are known by their position, so a producer's duplicates are not caught"
+            ]
         return []
 
     def _add(self, handlers: dict[str, Any], name: str, handler: Any) -> None:
@@ -187,7 +192,9 @@ class Consumer:
 
     def _check(self, name: str, option: str, fine: bool, fix: str) -> None:
         if not fine:
-            self._problems.append(Problem(f"handler {name!r} of {self.name!r}", f"{option} is not usable", f"give {fix}"))
+            self._problems.append(
+                Problem(f"handler {name!r} of {self.name!r}", f"{option} is not usable", f"give {fix}")
+            )
 
     def _check_readable(self, name: str, wants: Wants, on: Types) -> None:
         if wants.unresolved is not None and on is None:
@@ -209,7 +216,7 @@ class App:
         self.settings: Mapping[str, Any] = dict(settings or {})
         self.consumers: dict[str, Consumer] = {}
         self.handlers: dict[type, HandlerFunction] = {}
-        self._lifespans: list[Callable[[], AsyncIterator[object]]] = []
+        self._lifespans: list[Lifespan] = []
         self._overrides: dict[type, object] = {}
         self._problems: list[Problem] = _name_problems(f"app {name!r}", name)
 
@@ -246,24 +253,30 @@ class App:
             on_recreated=on_recreated,
         )
         if name in self.consumers:
-            self._problems.append(Problem(f"consumer {name!r}", "it is declared twice", "give each consumer its own name"))
+            self._problems.append(
+                Problem(f"consumer {name!r}", "it is declared twice", "give each consumer its own name")
+            )
         self.consumers[name] = consumer
         return consumer
 
     def handler(self, command_type: type) -> Callable[[F], F]:
-        """Declare the one function that carries out commands of a class: `fn(command, ctx: Context, client: SomeClient)`."""
+        """Declare the one function that carries out a class of commands: `fn(command, ctx: Context, client: Client)`."""
 
         def declare(function: F) -> F:
             if command_type in self.handlers:
                 self._problems.append(
-                    Problem(f"command {command_type.__name__}", "it has two handlers", "keep exactly one @app.handler for it")
+                    Problem(
+                        f"command {command_type.__name__}",
+                        "it has two handlers",
+                        "keep exactly one @app.handler for it",
+                    )
                 )
             self.handlers[command_type] = HandlerFunction(function, read_wants(function))
             return function
 
         return declare
 
-    def lifespan(self, function: Callable[[], AsyncIterator[object]]) -> Callable[[], AsyncIterator[object]]:
+    def lifespan(self, function: Lifespan) -> Lifespan:
         """Declare resources: an async generator that yields one (or a tuple of them) and cleans up behind its yield."""
         self._lifespans.append(function)
         return function
@@ -284,12 +297,12 @@ class App:
         return self._overrides
 
     @contextlib.asynccontextmanager
-    async def open_resources(self) -> AsyncIterator[tuple[object, ...]]:
+    async def open_resources(self) -> AsyncGenerator[tuple[object, ...]]:
         """Run every lifespan; what they yielded is open until the end."""
         async with contextlib.AsyncExitStack() as stack:
             opened: list[object] = []
             for function in self._lifespans:
-                yielded = await stack.enter_async_context(contextlib.asynccontextmanager(function)())
+                yielded = await stack.enter_async_context(contextlib.asynccontextmanager(_generator(function))())
                 opened += yielded if isinstance(yielded, tuple) else (yielded,)
             yield tuple(opened)
 
@@ -297,7 +310,9 @@ class App:
         """Everything that is wrong with the declarations, of all consumers."""
         found = list(self._problems)
         if not self.owner:
-            found.append(Problem(f"app {self.name!r}", "it has no owner", 'name the team: App("billing", owner="payments")'))
+            found.append(
+                Problem(f"app {self.name!r}", "it has no owner", 'name the team: App("billing", owner="payments")')
+            )
         for consumer in self.consumers.values():
             found += consumer.problems()
             for command in consumer.commands.values():
@@ -312,6 +327,11 @@ class App:
             Problem(key, f"it makes {name}, which has no handler", f"declare one with @app.handler({name})")
             for name in missing
         ]
+
+
+def _generator(function: Lifespan) -> Callable[[], AsyncGenerator[object]]:
+    """Users write `AsyncIterator[Client]` as the return type, as they do elsewhere; it is a generator all the same."""
+    return typing.cast(Callable[[], AsyncGenerator[object]], function)
 
 
 def read_made(trigger: Callable[..., Any]) -> frozenset[type]:
@@ -335,4 +355,10 @@ def _types(given: Types) -> frozenset[type | str]:
 def _name_problems(key: str, name: str) -> list[Problem]:
     if _NAME.fullmatch(name):
         return []
-    return [Problem(key, "the name is not usable", "use up to 100 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit")]
+    return [
+        Problem(
+            key,
+            "the name is not usable",
+            "use up to 100 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit",
+        )
+    ]

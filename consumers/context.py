@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import CursorResult
@@ -13,11 +13,13 @@ from ..inbox.event import Event
 HeaderMap = Mapping[str, bytes | str | None]
 
 
-class Tx(Protocol, Awaitable[AsyncConnection]):
+class Tx(Protocol):
     """The handler's transaction. It opens at its first use; `await ctx.tx` gives the SQLAlchemy connection itself.
 
     What is written through it commits together with the event's claim and the records published, or not at all.
     """
+
+    def __await__(self) -> Generator[Any, None, AsyncConnection]: ...
 
     async def execute(self, statement: Any, parameters: Any = None) -> CursorResult[Any]:
         """Run one statement (SQLAlchemy Core or `text`), with bound parameters."""
@@ -70,9 +72,15 @@ class Context(Protocol):
         ...
 
     async def publish(
-        self, topic: str, value: object, *, key: bytes | str | None = None, headers: HeaderMap | None = None, name: str = ""
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: bytes | str | None = None,
+        headers: HeaderMap | None = None,
+        name: str = "",
     ) -> None:
-        """Send a record by the outbox: it goes out if and only if this handling counts, with an id that a repeat repeats.
+        """Send a record by the outbox: it goes out if and only if this handling counts, under an id that stays.
 
         `name` tells apart several records to one (topic, key) whose order may differ between attempts.
         Raises RecordError or ValueError where the value does not fit its schema.
@@ -110,7 +118,13 @@ class BlockingContext(Protocol):
         ...
 
     def publish(
-        self, topic: str, value: object, *, key: bytes | str | None = None, headers: HeaderMap | None = None, name: str = ""
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: bytes | str | None = None,
+        headers: HeaderMap | None = None,
+        name: str = "",
     ) -> None:
         """Send a record by the outbox, as `Context.publish` does."""
         ...

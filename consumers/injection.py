@@ -41,7 +41,7 @@ def read_wants(function: Callable[..., Any]) -> Wants:
 
 
 def payload_types(annotation: Any) -> frozenset[type]:
-    """The payload classes in `Event[A | B]` or `Sequence[Event[A]]`; empty where it names none (Any, a type variable)."""
+    """The payload classes in `Event[A | B]` or `Sequence[Event[A]]`; empty where it names none (Any, say)."""
     if annotation is None:
         return frozenset()
     origin = typing.get_origin(annotation)

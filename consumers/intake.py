@@ -1,10 +1,11 @@
 """The intake: records become events with an identity, a scope and a route. It runs in the client thread, and does no IO
-but what its codec does (a schema that is seen for the first time)."""
+but what its codec does (a schema that is seen for the first time).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import Any, cast, final
 
 from ..inbox.errors import DependencyError, RecordError
 from ..inbox.event import Event, Partition, Record
@@ -14,7 +15,7 @@ from ..inbox.scope import EventIdRule, FromCloudEvent, FromField, FromHeader, Fr
 from .app import Consumer
 from .client.ports import Rejected, Taken
 from .codecs.codec import Codec, CodecStalled, Decoded
-from .routing import Route, Router
+from .routing import Route, Router, class_of
 
 _PREFIXES_MAX = 10_000
 """Identity prefixes remembered, one for each (topic, type, tenant): a bound against tenants without end."""
@@ -27,7 +28,7 @@ class EventIntake:
     """Decodes, identifies and routes the records of one consumer.
 
     `incarnations` (topic -> number) is read for ids made of positions; its owner fills it before a partition is read.
-    `count_unmatched` is called with a type name for each event that no handler takes.
+    `count_unmatched` is called with topic and type name for each event that no handler takes.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class EventIntake:
         codec: Codec,
         router: Router,
         incarnations: Mapping[str, int],
-        count_unmatched: Callable[[str], None],
+        count_unmatched: Callable[[str, str], None],
     ) -> None:
         self._consumer = consumer
         self._codec = codec
@@ -65,7 +66,7 @@ class EventIntake:
         return sorting.taken(stalled_at, stall)
 
     def event_of(self, record: Record) -> tuple[Event[Any], Route]:
-        """One record as an event. Raises RecordError where it cannot be one, DependencyError where that is not known yet."""
+        """One record as an event. Raises RecordError where it is none, DependencyError where that is not known yet."""
         decoded, stall = self._decode([record])
         if stall is not None:
             raise stall
@@ -90,7 +91,7 @@ class EventIntake:
         if record.key is None and self._consumer.require_key:
             raise RecordError(Reason.NO_KEY, "the record has no key, and this consumer requires one")
         value, type_name = decoded.value, decoded.type
-        return self._identified(record, value, type_name), self._router.route(type_name, type(value))
+        return self._identified(record, value, type_name), self._router.route(type_name, class_of(value))
 
     def _tombstone(self, record: Record) -> tuple[Event[Any], Route]:
         if record.key is None:
@@ -127,7 +128,7 @@ class EventIntake:
         return prefix
 
     def _unmatched(self, sorting: _Sorting, record: Record, event: Event[Any]) -> None:
-        self._count_unmatched(event.type)
+        self._count_unmatched(record.topic, event.type)
         if self._consumer.unmatched == "dead":
             sorting.rejects.append(Rejected(record, Reason.UNMATCHED, f"no handler takes {event.type or 'its type'}"))
 
@@ -162,9 +163,7 @@ class _Sorting:
         )
 
 
-def _with_tombstones(
-    records: list[Record], results: list[Decoded | RecordError]
-) -> list[Decoded | RecordError | None]:
+def _with_tombstones(records: list[Record], results: list[Decoded | RecordError]) -> list[Decoded | RecordError | None]:
     """Put None in the tombstones' places, up to where the decoding stopped."""
     merged: list[Decoded | RecordError | None] = []
     following = iter(results)
@@ -201,7 +200,9 @@ def _header_identifier(name: str) -> Identify:
     def identify(record: Record, value: Any) -> bytes:
         found = record.header(name)
         if not found:
-            raise RecordError(Reason.UNDECODABLE, f"the header {name!r}, which holds the event's id, is missing or empty")
+            raise RecordError(
+                Reason.UNDECODABLE, f"the header {name!r}, which holds the event's id, is missing or empty"
+            )
         return found
 
     return identify
@@ -211,7 +212,7 @@ def _field_identifier(path: tuple[str, ...]) -> Identify:
     def identify(record: Record, value: Any) -> bytes:
         found: Any = value
         for name in path:
-            found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
+            found = cast(dict[str, Any], found).get(name) if isinstance(found, dict) else getattr(found, name, None)
         if found is None or found == "" or isinstance(found, dict | list):
             raise RecordError(
                 Reason.UNDECODABLE, f"the field {'.'.join(path)!r}, which holds the event's id, is missing or empty"

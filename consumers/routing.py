@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, cast, final
 
 from ..projections.projection import Projection
 from .app import Command, Consumer
@@ -55,6 +55,11 @@ class Router:
             frozenset(p.name for p in self._projections if p.accepts(type_name, value_type)),
             tuple(c.name for c in self._commands if c.accepts(type_name, value_type)),
         )
+
+
+def class_of(value: Any) -> type:
+    """The value's class."""
+    return cast(type, type(value))
 
 
 def stream_name(projection: Projection) -> str:

@@ -61,7 +61,7 @@ def _result(task: asyncio.Future[T]) -> Returned[T] | Raised:
         return Returned(task.result())
     except asyncio.CancelledError as error:
         return Raised(RuntimeError(f"the handler cancelled itself: {error}"))
-    except Exception as error:  # the user's function: reported as the outcome of its event
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it is its event's outcome
         return Raised(error)
 
 
@@ -85,7 +85,7 @@ def _frames(task: asyncio.Future[T]) -> list[str]:
 def thread_stacks() -> str:
     """Where every thread stands, for a log line about a blocked loop: files, lines and functions, no values."""
     lines: list[str] = []
-    for ident, frame in sys._current_frames().items():
+    for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage] - the documented way to see all threads
         summary = traceback.extract_stack(frame, limit=6)
         places = " < ".join(f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno} {f.name}" for f in reversed(summary))
         lines.append(f"thread {ident}: {places}")

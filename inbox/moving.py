@@ -21,8 +21,8 @@ def judge(mismatches: Sequence[checkpoint.Mismatch], moves: int) -> None:
     if behind:
         miss = behind[0]
         raise FatalError(
-            f"the database went back in time: the checkpoint of {miss.move.topic}/{miss.move.partition} is {miss.found}, "
-            f"but {miss.move.old} was confirmed",
+            f"the database went back in time: the checkpoint of {miss.move.topic}/{miss.move.partition}"
+            f" is {miss.found}, but {miss.move.old} was confirmed",
             fix="if it was restored, run `tidegate restored`; then start again",
         )
     raise OwnershipLost("a checkpoint was moved by somebody else")

@@ -36,7 +36,8 @@ async def changed(conn: AsyncConnection, t: Tables, declared: Mapping[int, tuple
 
 async def declare_live(conn: AsyncConnection, t: Tables, declared: Mapping[int, tuple[str, int]]) -> list[Changed]:
     """Make the declared versions live where the projection has none yet; gives back those that differ, changing nothing
-    for them."""
+    for them.
+    """
     differing = await changed(conn, t, declared)
     names = {change.name for change in differing}
     rows = [

@@ -18,7 +18,7 @@ from typing import Any, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ..dlq.burial import Buried, Burial, letters_of
+from ..dlq.burial import Burial, Buried, letters_of
 from ..dlq.failure_text import dead as dead_outcome
 from ..dlq.failure_text import exception_type
 from ..dlq.guard import HandlerRaised
@@ -26,11 +26,11 @@ from ..dlq.retry import RetryPolicy, RetryState
 from ..dlq.rules import DeadNow, Decision, DependencyAway, Fatal, Lost, Transient, decide
 from ..inbox import checkpoint, claim, failure, fence, outbox
 from ..inbox.clock import Clock
-from ..inbox.faults import classify
 from ..inbox.errors import DependencyError, FatalError, OwnershipLost
 from ..inbox.event import Event, Partition
 from ..inbox.failure_rows import Place
 from ..inbox.failure_rows import linked as linked_row
+from ..inbox.faults import classify
 from ..inbox.holding import Holding, Holdings
 from ..inbox.meter import Meter
 from ..inbox.moving import judge, raise_checkpoints
@@ -91,7 +91,7 @@ class Applier:
         self._lock = asyncio.Lock()
 
     async def raise_to(self, points: Mapping[Partition, tuple[int, int]]) -> None:
-        """Raise the projections' checkpoints to points below which everything is durable; a later commit does it if a batch runs."""
+        """Raise checkpoints to points below which everything is durable; if a batch runs, a later commit does it."""
         if self._lock.locked():
             return
         async with self._lock:
@@ -177,7 +177,9 @@ class Applier:
     async def _admit(
         self, conn: AsyncConnection, attempt: _Attempt, bound: BoundProjection, verdicts: Verdicts
     ) -> Admitted:
-        events = [e for e in attempt.events[bound.key] if id(e) not in verdicts] if verdicts else attempt.events[bound.key]
+        events = (
+            [e for e in attempt.events[bound.key] if id(e) not in verdicts] if verdicts else attempt.events[bound.key]
+        )
         admitted = _unique(events)
         if attempt.known:
             _set_aside(admitted, attempt.known, bound)
@@ -214,7 +216,9 @@ class Applier:
 
     def _linked(self, attempt: _Attempt, bound: BoundProjection, event: Event[Any]) -> failure.NewFailure | None:
         found = attempt.known.failures.get(claim.ClaimKey(*bound.key, event.event_id))
-        if found is None or any((row.partition, row.offset) == ((event.topic, event.partition), event.offset) for row in found):
+        if found is None or any(
+            (row.partition, row.offset) == ((event.topic, event.partition), event.offset) for row in found
+        ):
             return None
         incarnation = attempt.holdings[Partition(event.topic, event.partition)].incarnation
         original = found[0].duplicate_of or found[0].failure_id
@@ -295,9 +299,7 @@ class Applier:
             self._meter.dead(bound.name, verdicts[id(event)].reason, 1)
         return attempt.lost
 
-    def _bury(
-        self, attempt: _Attempt, bound: BoundProjection, event: Event[Any], dead: Dead
-    ) -> Buried:
+    def _bury(self, attempt: _Attempt, bound: BoundProjection, event: Event[Any], dead: Dead) -> Buried:
         incarnation = attempt.holdings[Partition(event.topic, event.partition)].incarnation
         place = Place(*bound.key, incarnation)
         return self._burial.bury(place, bound.name, event, dead)
@@ -312,7 +314,7 @@ class Applier:
             return await self._halves(conn, bound, admitted.fresh)
 
     async def _halves(self, conn: AsyncConnection, bound: BoundProjection, events: list[Event[Any]]) -> dict[int, Dead]:
-        """Good halves stay in the trial, so that later events meet what earlier ones wrote; a bad single is a verdict."""
+        """Good halves stay in the trial, so that later events meet what earlier ones wrote; a bad one is a verdict."""
         savepoint = await conn.begin_nested()
         try:
             await bound.run(events, conn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, cast, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -80,7 +80,9 @@ class Batch:
             ends[stretch.partition] = max(stretch.next_offset, ends.get(stretch.partition, 0))
         handler_id, version = bound.key
         return [
-            Move(handler_id, version, partition.topic, partition.number, holding.checkpoints[bound.key], ends[partition])
+            Move(
+                handler_id, version, partition.topic, partition.number, holding.checkpoints[bound.key], ends[partition]
+            )
             for partition, holding in holdings.items()
             if ends.get(partition, -1) > holding.checkpoints[bound.key]
         ]
@@ -93,4 +95,4 @@ def _above(events: tuple[Event[Any], ...], checkpoint: int) -> Sequence[Event[An
 
 
 def _takes(projection: Projection, event: Event[Any]) -> bool:
-    return event.record.value is None or projection.accepts(event.type, type(event.value))
+    return event.record.value is None or projection.accepts(event.type, cast(type, type(event.value)))

@@ -1,5 +1,6 @@
 """Runs command handlers: attempts, bounded retries, and what their end means. Order is the engine's, durability the
-completer's."""
+completer's.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from ...dlq.retry import RetryPolicy, RetryState
 from ...dlq.rules import DeadNow, Decision, DependencyAway, Fatal, Lost, Transient, decide
 from ...inbox import claim, outbox
 from ...inbox.clock import Clock
-from ...inbox.faults import classify
 from ...inbox.errors import FatalError, OwnershipLost
 from ...inbox.event import Event
+from ...inbox.faults import classify
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead, Reason
@@ -31,8 +32,8 @@ from .completing import COMMAND_VERSION, Completer, Completion
 from .dependencies import Dependencies
 from .handling import HandlerContext, Mediator, NothingToDo
 from .publishing import Encoder, Publication
-
 from .transaction import LazyTx
+from .watching import Running
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class CommandRunner:
         clock: Clock,
         returned: Callable[[str], None],
         lost: Callable[[LaneItem], None],
+        running: Running,
     ) -> None:
         self._store = store
         self._consumer = consumer
@@ -93,6 +95,7 @@ class CommandRunner:
         self._clock = clock
         self._returned = returned
         self._lost = lost
+        self._running = running
         self.retry = RetryPolicy()
         self._in_flight: dict[tuple[int, bytes], asyncio.Event] = {}
 
@@ -203,7 +206,8 @@ class CommandRunner:
         tx = LazyTx(self._store, self._consumer, item.partition, holding.fence_epoch)
         publication = Publication(self._encoder, bound.command.name, event)
         context = HandlerContext(event, number, tx, publication)
-        outcome = await guarded(self._mediator.carry_out(bound.command, context), bound.command.deadline_s)
+        with self._running.handling(bound.command.name, event):
+            outcome = await guarded(self._mediator.carry_out(bound.command, context), bound.command.deadline_s)
         if isinstance(outcome, Raised):
             await tx.close(outcome.error)
             raise HandlerRaised(outcome.error)
@@ -259,5 +263,3 @@ class CommandRunner:
             self._meter.skipped(name, 1)
         else:
             self._meter.handled(name, 1, seconds)
-
-

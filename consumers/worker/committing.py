@@ -99,5 +99,7 @@ class Committer:
     async def _raise(self, commit: Commit) -> None:
         """Checkpoints of handlers whose events are rare follow, so that retention never looks like a gap to them."""
         for track, raiser in self._raisers.items():
-            points = {p: (commit.offsets[p][0], points[track]) for p, points in commit.points.items() if track in points}
+            points = {
+                p: (commit.offsets[p][0], points[track]) for p, points in commit.points.items() if track in points
+            }
             await raiser(points)

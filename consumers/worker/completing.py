@@ -16,19 +16,18 @@ from typing import Protocol, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...dlq.burial import Buried, Burial, letters_of
+from ...dlq.burial import Burial, Buried, letters_of
 from ...dlq.failure_text import dead as dead_outcome
 from ...inbox import checkpoint, claim, failure, fence, outbox
-from ...inbox.moving import judge, raise_checkpoints
-from ...inbox.faults import Fault, classify
 from ...inbox.errors import DependencyError, OwnershipLost
 from ...inbox.event import Partition
 from ...inbox.failure_rows import Place
+from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holding, Holdings
+from ...inbox.moving import judge, raise_checkpoints
 from ...inbox.outcome import Dead, Reason
 from ...inbox.store import STORE_ERRORS, Store
 from ..engine.signals import Finished, LaneItem
-
 
 COMMAND_VERSION = 0
 """Commands have no versions: the column holds a constant."""

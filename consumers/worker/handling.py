@@ -17,6 +17,7 @@ from ...inbox.outcome import Reason
 from ..app import App, Command, HandlerFunction
 from ..context import BlockingContext, Context, HeaderMap, Tx
 from ..injection import Wants, pick
+from ..routing import class_of
 from .publishing import Publication
 from .transaction import BlockingTx, OpenTx
 
@@ -42,7 +43,13 @@ class HandlerContext:
         return self.event.correlation_id
 
     async def publish(
-        self, topic: str, value: object, *, key: bytes | str | None = None, headers: HeaderMap | None = None, name: str = ""
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: bytes | str | None = None,
+        headers: HeaderMap | None = None,
+        name: str = "",
     ) -> None:
         """Send by the outbox."""
         await self.publication.publish(topic, value, key, headers, name)
@@ -62,7 +69,13 @@ class BlockingHandlerContext:
         self.correlation_id = context.correlation_id
 
     def publish(
-        self, topic: str, value: object, *, key: bytes | str | None = None, headers: HeaderMap | None = None, name: str = ""
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: bytes | str | None = None,
+        headers: HeaderMap | None = None,
+        name: str = "",
     ) -> None:
         """Send by the outbox."""
         sending = self._context.publish(topic, value, key=key, headers=headers, name=name)
@@ -90,7 +103,7 @@ class Mediator:
         made = command.trigger(context.event)
         if made is None:
             return NothingToDo()
-        handler = self._handlers.get(type(made))
+        handler = self._handlers.get(class_of(made))
         if handler is None:
             raise RecordError(Reason.REJECTED, f"{command.name!r} made a {type(made).__name__}, which no handler takes")
         await self.call(handler.function, handler.wants, (made,), context)
@@ -126,7 +139,7 @@ class Mediator:
     def _find(self, name: str, annotation: Any) -> object:
         if annotation in (Context, BlockingContext) or (annotation is None and name == "ctx"):
             return _CONTEXT
-        if annotation in self._overrides:
+        if isinstance(annotation, type) and annotation in self._overrides:
             return self._overrides[annotation]
         resource = pick(self._resources, annotation)
         if resource is None:

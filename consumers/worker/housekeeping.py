@@ -1,4 +1,4 @@
-"""What is looked at now and then: that the loop turns, what topics' names stand for, lag, and the figures of the window."""
+"""What is looked at now and then: that the loop turns, what topics' names stand for, lag, outbox and window."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ from ..health import HealthBoard
 from ..metrics import Metrics
 from .topics import TopicWatch
 from .worker import Worker
+
+WAITING_MAX: Final = 100_000
+"""Outbox rows that may wait: more of them is an outage of their topics, not a delay."""
+
+WAITING_AGE_MAX_S: Final = 3_600.0
+"""How long the oldest may wait before consumption stops adding to the heap."""
+
+OUTBOX: Final = "outbox"
+"""The name under which health shows that the outbox does not empty."""
 
 Look = Callable[[], Awaitable[None]]
 
@@ -56,6 +65,7 @@ class Housekeeping:
         self._topics = topics
         self._board = board
         self._metrics = metrics
+        self._pressed = False
 
     async def run(self) -> None:
         """All three rounds, side by side."""
@@ -101,6 +111,19 @@ class Housekeeping:
             pending = await outbox.pending(conn, self._store.tables, self._consumer)
         self._metrics.set("outbox_pending", pending.count)
         self._metrics.set("outbox_oldest_seconds", pending.oldest_age_s)
+        self._press(pending)
+
+    def _press(self, pending: outbox.Pending) -> None:
+        """Letters and records that do not go out hold consumption up before they fill the database."""
+        too_much = pending.count > WAITING_MAX or pending.oldest_age_s > WAITING_AGE_MAX_S
+        if too_much and not self._pressed:
+            log.error("outbox_too_full", waiting=pending.count, oldest_s=round(pending.oldest_age_s))
+            self._board.away(OUTBOX)
+            self._worker.away(OUTBOX)
+        if self._pressed and not too_much:
+            self._board.back(OUTBOX)
+            self._worker.back(OUTBOX)
+        self._pressed = too_much
 
     async def _look_at_topics(self) -> None:
         await self._topics.look(self._changed)

@@ -63,7 +63,7 @@ class Binding:
 
 
 TAKEOVER_PATIENCE_S = 5.0
-"""How long open writers of the former owner may take before their connections are ended: a batch takes a tenth of it."""
+"""How long open writers of the former owner may take before they are ended: a batch takes a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Ownership:
             raise
 
     async def _commit_start(self, taken: _Taken, offset: int) -> None:
-        """The start position, first into the fence row, then to Kafka: nothing was committed yet, or reading goes back."""
+        """The start position, into the fence row, then to Kafka: nothing was committed yet, or reading goes back."""
         offsets = {taken.partition: (taken.fence_epoch, offset)}
         async with self._store.transaction() as conn:
             noted = await fence.note_offsets(conn, self._store.tables, self._consumer.name, offsets, forced=True)

@@ -22,7 +22,8 @@ CAUSATION_ID: Final = "causation-id"
 @final
 class Encoder:
     """Encodes values by the codec. The first value of a (topic, class) is encoded in a thread, because the codec may
-    have to ask the registry for a schema; from then on encoding is arithmetic."""
+    have to ask the registry for a schema; from then on encoding is arithmetic.
+    """
 
     def __init__(self, codec: Codec, consumer: str) -> None:
         self._codec = codec

@@ -15,7 +15,7 @@ from typing import Any, final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...dlq.burial import Buried, Burial, letters_of
+from ...dlq.burial import Burial, Buried, letters_of
 from ...inbox import claim, failure, fence, outbox
 from ...inbox.event import Event, Partition
 from ...inbox.failure_rows import Place

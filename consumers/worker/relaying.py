@@ -114,7 +114,9 @@ class Relay:
         sent_any = False
         stuck: set[tuple[str, bytes | None]] = set()
         for round_rows in _rounds(rows):
-            going = [row for row in round_rows if (row.topic, row.key) not in stuck and row.topic not in self._blocked_until]
+            going = [
+                row for row in round_rows if (row.topic, row.key) not in stuck and row.topic not in self._blocked_until
+            ]
             results = await self._producer.send(
                 [Outgoing(row.topic, row.key, row.payload, row.headers) for row in going]
             )

@@ -52,6 +52,7 @@ from .relaying import Relay
 from .slow_way import SlowWay
 from .topics import TopicWatch
 from .transaction import OpenTx
+from .watching import LoopWatch, Running
 from .worker import POSTGRESQL, Parts, Worker
 
 log = structlog.get_logger(__name__)
@@ -170,6 +171,8 @@ class Assembly:
         self.worker = Worker(engine, self._holdings, self._clock, board, metrics)
         self._dependencies = Dependencies({POSTGRESQL: self._database_answers}, self._away, self._back)
         options = settings.client_options(consumer.name, consumer.topics)
+        self._running = Running()
+        self._watch = LoopWatch(board, self._running)
         self._incarnations: dict[str, int] = {}
         intake = EventIntake(consumer, codec, router, self._incarnations, self._unmatched)
         self._kafka: KafkaPort = KafkaThread(
@@ -192,7 +195,8 @@ class Assembly:
         self._completer = Completer(store, name, self._holdings, self._burial, progress, wait)
         runner = CommandRunner(
             store, name, self._holdings, self._mediator, self._encoder, self._completer, self._dependencies,
-            self._metrics, self._clock, worker.returned, lambda item: worker.fenced(item.partition, item.epoch),
+            self._metrics, self._clock, worker.returned,
+            lambda item: worker.fenced(item.partition, item.epoch), self._running,
         )  # fmt: skip
         commands = {c.name: BoundCommand(c, ids[c.name]) for c in consumer.commands.values()}
         projections = [self._bind(projection) for projection in consumer.projections.values()]
@@ -216,9 +220,7 @@ class Assembly:
             runner, self._burial, self._dependencies, self._metrics, self._clock, self._relay.wake,
         )  # fmt: skip
         worker.assemble(
-            Parts(
-                self._kafka, self._receiver, ownership, committer, appliers, runner, commands, self._dependencies
-            )
+            Parts(self._kafka, self._receiver, ownership, committer, appliers, runner, commands, self._dependencies)
         )
         self._housekeeping = Housekeeping(
             store, name, worker, self._kafka, self._holdings, self._topics, self._board, self._metrics
@@ -226,7 +228,9 @@ class Assembly:
 
     def _bindings(self) -> list[Binding]:
         ids = self._registered.handler_ids
-        bindings = [Binding(p.name, ids[p.name], p.version, stream_name(p)) for p in self._consumer.projections.values()]
+        bindings = [
+            Binding(p.name, ids[p.name], p.version, stream_name(p)) for p in self._consumer.projections.values()
+        ]
         return bindings + [Binding(name, ids[name], COMMAND_VERSION, name) for name in self._consumer.commands]
 
     def _appliers(self, projections: Sequence[BoundProjection]) -> dict[str, Applier]:
@@ -249,12 +253,13 @@ class Assembly:
 
     def _bind(self, projection: Projection) -> BoundProjection:
         wants = read_wants(projection.function)
-        mediator, encoder, name = self._mediator, self._encoder, projection.name
+        mediator, encoder, running, name = self._mediator, self._encoder, self._running, projection.name
 
         async def project(events: Sequence[Event[Any]], tx: AsyncConnection) -> Sequence[NewOutgoing]:
             publication = Publication(encoder, name, events[-1])
             context = HandlerContext(events[-1], 1, OpenTx(tx), publication)
-            await mediator.call(projection.function, wants, (events, tx), context)
+            with running.handling(name, events[0]):
+                await mediator.call(projection.function, wants, (events, tx), context)
             return publication.outgoing
 
         return BoundProjection(projection, self._registered.handler_ids[name], project)
@@ -267,6 +272,7 @@ class Assembly:
         background = (self._receiver, self._completer, self._relay, self._slow_way, self._housekeeping)
         for part in background:
             worker.spawn(part.run())
+        self._watch.start()
         self._kafka.start()
         log.info("started", consumer=self._consumer.name, topics=self._consumer.topics)
         stopped = asyncio.ensure_future(stop.wait())
@@ -277,6 +283,7 @@ class Assembly:
         finally:
             stopped.cancel()
             await self._take_apart()
+            self._watch.stop()
         if worker.failed.done():
             raise worker.failed.result()
         log.info("stopped", consumer=self._consumer.name)

@@ -234,24 +234,12 @@ class SlowWay:
         """Step 6 and 7: the row is gone, what became of it stands in the audit."""
         gone = await failure.complete(conn, self._store.tables, [(row.id, row.row_version)])
         act = "completed" if gone else "completed_though_changed"
-        line = audit.AuditLine(
-            act=act,
-            actor=f"worker of {self._consumer}",
-            consumer=self._consumer,
-            handler=self._names[row.handler],
-            failure_id=row.id,
-            event_id=row.event_id,
-            correlation_id=row.correlation_id,
-            operation_id=row.operation_id,
-            tenant=row.tenant,
-            brand=row.brand,
-            details={"reason": row.reason, "attempts": row.attempts, "replay_count": row.replay_count},
-        )
+        line = self._burial.audit_line(row, self._names[row.handler], act)
         await audit.write(conn, self._store.tables, line)
 
     async def _bury_again(self, row: Failure, holding: Holding, name: str, dead: Dead, attempts: int) -> None:
         """Dead once more, with a letter of its own: its id counts the replays."""
-        letter = self._burial.again(row, name, dead, attempts=attempts)
+        letter = self._burial.letter_again(row, name, dead, attempts)
         async with self._store.transaction() as conn:
             await self._hold(conn, row, holding)
             buried = await failure.bury(
@@ -271,4 +259,3 @@ class SlowWay:
         self._meter.handled(name, 1, 0.0)
         if published:
             self._wrote_outbox()
-

@@ -29,7 +29,7 @@ class TopicWatch:
         self._warned: set[str] = set()
 
     async def identity(self, topic: str) -> TopicIdentity:
-        """What the name stands for now. Raises FatalError for a re-created topic, unless the consumer declared otherwise."""
+        """What the name stands for now. Raises FatalError for a re-created topic, unless that is declared as fine."""
         topic_id = (await self._kafka.topic_ids([topic]))[topic]
         async with self._store.transaction() as conn:
             identity = await topics.adopt_topic(conn, self._store.tables, topic, topic_id)

@@ -11,10 +11,10 @@ from sqlalchemy import CursorResult
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...inbox import fence
-from ...inbox.store import Store
-from ..context import Tx
 from ...inbox.errors import OwnershipLost
 from ...inbox.event import Partition
+from ...inbox.store import Store
+from ..context import Tx
 
 
 @final
@@ -68,7 +68,7 @@ class LazyTx:
         return conn
 
     async def commit(self) -> None:
-        """Make everything durable. An error here leaves open whether it is: handle the event again, the claim decides."""
+        """Make everything durable. An error here leaves open whether it is: the claim decides at the next attempt."""
         if self._conn is not None:
             await self._conn.commit()
 

@@ -1,7 +1,7 @@
 """The shell's one loop: signals go into the engine, its actions are carried out. All branching is in the engine.
 
-Threads: the client thread calls the `Listener` methods, which only hop onto the event loop. Everything else here runs on
-the loop. A task that ends with an error ends the worker; which errors a task may meet and live on is the task's own.
+Threads: the client thread calls the `Listener` methods, which only hop onto the event loop. Everything else here runs
+on the loop. A task that ends with an error ends the worker; which errors a task may meet and live on is the task's own.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, final
 import structlog
 
 from ...inbox.clock import Clock
-from ...inbox.faults import Fault, classify
 from ...inbox.errors import DependencyError, FatalError, OwnershipLost
 from ...inbox.event import Partition
+from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holdings
 from ...inbox.store import STORE_ERRORS
 from ...projections.apply import Applier
@@ -81,9 +81,7 @@ class Parts:
 class Worker:
     """One consumer in this process."""
 
-    def __init__(
-        self, engine: Engine, holdings: Holdings, clock: Clock, board: HealthBoard, metrics: Metrics
-    ) -> None:
+    def __init__(self, engine: Engine, holdings: Holdings, clock: Clock, board: HealthBoard, metrics: Metrics) -> None:
         self.engine = engine
         self.failed: asyncio.Future[FatalError] = asyncio.get_running_loop().create_future()
         self.drained = asyncio.Event()
@@ -96,7 +94,7 @@ class Worker:
         self._timer: asyncio.TimerHandle | None = None
         self._committing = asyncio.Lock()
         self._parts: Parts | None = None
-        self._doers: Mapping[type, Callable[[Any], None]] = {
+        self._doers: Mapping[type, Callable[[Any], object]] = {
             TakeOver: lambda a: self.spawn(self._take_over(a)),
             Seek: lambda a: self.parts.kafka.seek(a.partition, a.epoch, a.offset),
             Pause: lambda a: self.parts.kafka.pause(a.partitions),
