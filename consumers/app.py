@@ -105,7 +105,7 @@ class Consumer:
         batch_wait_ms: int = BATCH_WAIT_MS,
         deadline_s: float = PROJECTION_DEADLINE_S,
     ) -> Callable[[F], F]:
-        """Declare a projection: `fn(events: Sequence[Event[T]], tx: AsyncConnection)` writes a batch in its transaction.
+        """Declare a projection: `fn(events: Sequence[Event[T]], tx: AsyncConnection)` writes a whole batch.
 
         Which types it takes is read from the annotation (`Event[A | B]`), or given by `on`; without either it is all.
         """
@@ -260,7 +260,7 @@ class App:
         return consumer
 
     def handler(self, command_type: type) -> Callable[[F], F]:
-        """Declare the one function that carries out a class of commands: `fn(command, ctx: Context, client: Client)`."""
+        """Declare the one function that carries out a class of commands: `fn(command, ctx: Context, client: C)`."""
 
         def declare(function: F) -> F:
             if command_type in self.handlers:

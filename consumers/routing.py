@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast, final
+from typing import final
 
 from ..projections.projection import Projection
 from .app import Command, Consumer
@@ -57,9 +57,9 @@ class Router:
         )
 
 
-def class_of(value: Any) -> type:
+def class_of(value: object) -> type:
     """The value's class."""
-    return cast(type, type(value))
+    return type(value)
 
 
 def stream_name(projection: Projection) -> str:

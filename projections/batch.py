@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, final
+from typing import Any, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -95,4 +95,8 @@ def _above(events: tuple[Event[Any], ...], checkpoint: int) -> Sequence[Event[An
 
 
 def _takes(projection: Projection, event: Event[Any]) -> bool:
-    return event.record.value is None or projection.accepts(event.type, cast(type, type(event.value)))
+    return event.record.value is None or projection.accepts(event.type, _class_of(event.value))
+
+
+def _class_of(value: object) -> type:
+    return type(value)
