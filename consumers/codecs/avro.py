@@ -21,7 +21,7 @@ from .defaults import check_defaults
 from .directory import SchemaDirectory
 from .mapping import Classes, full_name_of, is_instance, named_pair, type_name
 from .plans import Plan, plan
-from .schemas import Ref, Schema, SchemaError, parse
+from .schemas import Ref, Schema, SchemaError, parse, pick_name
 from .source import SchemaSource, SchemaText
 from .wire import FAULTS
 from .writing import Write, writer_of
@@ -202,7 +202,7 @@ class AvroCodec:
         known = self._writes.get((topic, name))
         if known is not None and now_s < known[2]:
             return known[0], known[1]
-        declared = self._declared.get(name)
+        declared = self._declared.get(pick_name(self._declared, name) or "")
         schema_id, text = self._source.for_writing(topic, name, declared[0] if declared else None)
         write = writer_of(self._parsed(schema_id, text), name)
         _bounded(self._writes, self._settings.schemas_max)

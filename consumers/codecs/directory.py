@@ -17,7 +17,7 @@ from ...inbox.clock import Clock
 from ...inbox.errors import ConfigurationError, DependencyError, RecordError
 from ...inbox.outcome import Reason
 from .codec import REGISTRY
-from .schemas import Ref, SchemaError, Union, parse, short_name, undefined_names
+from .schemas import Ref, SchemaError, Union, parse, pick_name, short_name, undefined_names
 from .source import SchemaText
 
 _FILE: Final = re.compile(r"(\d+)(-.*)?\.avsc")
@@ -64,12 +64,23 @@ class SchemaDirectory:
 
     def for_writing(self, topic: str, full_name: str, declared: str | None) -> tuple[int, SchemaText]:
         """See `SchemaSource.for_writing`. The highest id wins whose root is that type or a union with it."""
-        listing = self._refreshed()
-        for schema_id in sorted(listing.by_id, reverse=True):
-            text = self.by_id(schema_id)
-            if full_name in _root_names(text) and (declared is None or _same(text, declared)):
+        texts = self._usable()
+        names = {schema_id: _root_names(text) for schema_id, text in texts.items()}
+        name = pick_name(frozenset[str]().union(*names.values()), full_name)
+        for schema_id, text in texts.items():
+            if name in names[schema_id] and (declared is None or _same(text, declared)):
                 return schema_id, text
         raise ValueError(f"no file of the schema directory holds {full_name} as it is to be written to {topic}")
+
+    def _usable(self) -> dict[int, SchemaText]:
+        """Every schema that can be used, the highest id first; one that cannot is no reason not to write another."""
+        texts: dict[int, SchemaText] = {}
+        for schema_id in sorted(self._refreshed().by_id, reverse=True):
+            try:
+                texts[schema_id] = self.by_id(schema_id)
+            except DependencyError:
+                continue
+        return texts
 
     def _listed(self, schema_id: int) -> Path | None:
         listing = self._listing
@@ -143,4 +154,7 @@ def _root_names(schema: SchemaText) -> frozenset[str]:
 
 
 def _same(text: SchemaText, declared: str) -> bool:
-    return parse(text.text, text.references) == parse(declared, text.references)
+    try:
+        return parse(text.text, text.references) == parse(declared, text.references)
+    except SchemaError:
+        return False

@@ -95,6 +95,7 @@ class Classes:
     def _add(self, cls: type) -> None:
         name = full_name_of(cls)
         known = self._by_name.setdefault(name, cls)
+        _check_annotations(cls)
         if known is not cls:
             raise ConfigurationError.of(
                 "types",
@@ -139,10 +140,27 @@ def _class_shape(cls: type) -> Shape:
     if issubclass(cls, pydantic.BaseModel):
         return Shape(cls, _model_fields(cls), checks_itself=True)
     made = cast("Any", cls)
-    hints = typing.get_type_hints(made)
+    hints = _annotations(made)
     given = [item for item in dataclasses.fields(made) if item.init]
     fields = {item.name: ClassField(hints[item.name], _is_required(item)) for item in given}
     return Shape(made, fields, positional=not any(item.kw_only for item in given))
+
+
+def _annotations(cls: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls)
+    except NameError as error:
+        raise Mismatch(f"{cls.__name__} has an annotation that nothing defines: {error.name}") from None
+
+
+def _check_annotations(cls: type) -> None:
+    """Names in annotations are looked up when the application starts, not at the first record."""
+    try:
+        _annotations(cls)
+    except Mismatch as mismatch:
+        raise ConfigurationError.of(
+            "types", str(mismatch), "import it where the class stands, not under TYPE_CHECKING or inside a function"
+        ) from None
 
 
 def _is_required(item: dataclasses.Field[Any]) -> bool:

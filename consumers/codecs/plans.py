@@ -145,7 +145,7 @@ class Compiler:
 
     def _one(self, writer: Resolved, reader: Resolved, accepts: Any, where: str) -> Read:
         if isinstance(writer, RecordType) and isinstance(reader, RecordType) and same_name(writer, reader):
-            return self._record(writer, reader, accepts)
+            return self._record(writer, reader, accepts, where)
         if isinstance(writer, EnumType) and isinstance(reader, EnumType) and same_name(writer, reader):
             return symbol_reader(writer, reader, accepts, where)
         if isinstance(writer, Array) and isinstance(reader, Array):
@@ -201,8 +201,10 @@ class Compiler:
             return resolved.size > 0
         return resolved != Primitive("null")
 
-    def _record(self, writer: RecordType, reader: RecordType, accepts: Any) -> Read:
-        shape = DICT if accepts is SKIP else shape_of(accepts, reader.name, self._classes)
+    def _record(self, writer: RecordType, reader: RecordType, accepts: Any, where: str) -> Read:
+        shape = DICT
+        if accepts is not SKIP:
+            shape = asked(lambda accepted: shape_of(accepted, reader.name, self._classes), accepts, where)
         key = (writer.name, reader.name, SKIP if accepts is SKIP else shape.cls)
         if key not in self._records:
             late = _Late()

@@ -175,6 +175,21 @@ def short_name(full_name: str) -> str:
     return full_name.rpartition(".")[2]
 
 
+def pick_name(names: Iterable[str], asked: str) -> str | None:
+    """The one of these full names that a full or short name means; None where there is none.
+
+    Raises:
+        ValueError: a short name of several.
+    """
+    known = sorted(set(names))
+    if asked in known:
+        return asked
+    alike = [name for name in known if short_name(name) == asked]
+    if len(alike) > 1:
+        raise ValueError(f"{asked} may be {' or '.join(alike)}: give the full name (`__avro_name__` of a class)")
+    return alike[0] if alike else None
+
+
 def parse(text: str, references: Iterable[str] = (), *, partial: bool = False) -> Schema:
     """Parse a schema (JSON text) and, in the same name table, those that it refers to (each after its own references).
 

@@ -29,7 +29,7 @@ from .schemas import (
     Schema,
     Union,
     described,
-    short_name,
+    pick_name,
 )
 
 Write: TypeAlias = Callable[[Any, bytearray], None]
@@ -47,13 +47,9 @@ def writer_of(schema: Schema, full_name: str) -> Write:
     root = schema.resolve(schema.root)
     if isinstance(root, Union):
         return lambda value, out: write.branch(root, full_name, value, full_name, out)
-    if isinstance(root, RecordType | EnumType | FixedType) and _answers_to(root.name, full_name):
+    if isinstance(root, RecordType | EnumType | FixedType) and pick_name([root.name], full_name):
         return lambda value, out: write.node(schema.root, value, root.name, out)
     raise ValueError(f"the schema for {full_name} is one of {described(root)}")
-
-
-def _answers_to(name: str, asked: str) -> bool:
-    return asked in (name, short_name(name))
 
 
 @final
@@ -82,14 +78,19 @@ class _Writing:
 
     def branch(self, union: Union, name: str, value: Any, where: str, out: bytearray) -> None:
         """Write the branch called `name`."""
-        for index, branch in enumerate(union.branches):
-            resolved = self._schema.resolve(branch)
-            own = resolved.kind if isinstance(resolved, Primitive) else described(resolved)
-            if _answers_to(own, name):
-                out += varint(index)
-                self.node(branch, value, where, out)
-                return
-        raise ValueError(f"{where} has no branch {name} in {union}")
+        names = [self._branch_name(branch) for branch in union.branches]
+        picked = pick_name(names, name)
+        if picked is None:
+            raise ValueError(f"{where} has no branch {name} in {union}")
+        index = names.index(picked)
+        out += varint(index)
+        self.node(union.branches[index], value, where, out)
+
+    def _branch_name(self, branch: Node) -> str:
+        resolved = self._schema.resolve(branch)
+        if isinstance(resolved, Array | Map):
+            return "array" if isinstance(resolved, Array) else "map"
+        return resolved.kind if isinstance(resolved, Primitive) else described(resolved)
 
     def _union(self, union: Union, value: Any, where: str, out: bytearray) -> None:
         named = named_pair(value)
@@ -110,7 +111,7 @@ class _Writing:
         resolved = self._schema.resolve(node)
         if isinstance(resolved, RecordType):
             return isinstance(value, dict) or (
-                is_instance(value) and _answers_to(resolved.name, full_name_of(value.__class__))
+                is_instance(value) and pick_name([resolved.name], full_name_of(value.__class__)) is not None
             )
         if isinstance(resolved, EnumType):
             return _symbol(value) in resolved.symbols
