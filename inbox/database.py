@@ -178,11 +178,13 @@ async def _transaction(engine: AsyncEngine) -> AsyncGenerator[AsyncConnection, N
 
 async def _checkout(engine: AsyncEngine) -> AsyncConnection:
     conn = engine.connect()
+    begun = False
     try:
         await to_the_end(_begin(conn))
-    except asyncio.CancelledError:
-        await to_the_end(conn.close())
-        raise
+        begun = True
+    finally:
+        if not begun and conn.sync_connection is not None:
+            await to_the_end(conn.close())
     return conn
 
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` to its end even when cancelled meanwhile; the cancellation is raised then, and goes before an error."""
+    """Await `work` to its end even when cancelled meanwhile; then the cancellation is raised, before any error."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
