@@ -86,4 +86,4 @@ class Commits:
 
 
 def _places(offsets: Mapping[Partition, int], number: str) -> list[TopicPartition]:
-    return [TopicPartition(p.topic, p.number, offset, number or None) for p, offset in offsets.items()]
+    return [TopicPartition(p.topic, p.number, offset, number) for p, offset in offsets.items()]

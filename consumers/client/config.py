@@ -169,7 +169,8 @@ def consumer_config(options: ClientOptions, callbacks: Mapping[str, Callable[...
 
 def admin_config(options: ClientOptions) -> dict[str, Any]:
     """The administrative client's configuration: who we are and how to get there."""
-    return _RECONNECT | _shared(options) | _identity(options)
+    # What goes wrong is raised where it was asked for; librdkafka's own lines would go to standard error.
+    return _RECONNECT | {"log_level": 0} | _shared(options) | _identity(options)
 
 
 def producer_config(options: ClientOptions) -> dict[str, Any]:

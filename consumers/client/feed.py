@@ -15,7 +15,7 @@ from ...inbox.clock import Clock
 from ...inbox.errors import FatalError
 from ...inbox.event import Partition, Record
 from .errors import Kind, fix_of, kind_of
-from .partitions import PartitionState, PartitionTable
+from .partitions import Cause, PartitionState, PartitionTable
 from .ports import Chunk, Intake, Listener, Part
 from .split import Read, Trouble, split
 
@@ -125,12 +125,18 @@ class Feed:
             self._listener.reached(partition, state.epoch, offset)
 
     def _out_of_range(self, trouble: Trouble) -> None:
+        """The client gave a partition up. Ours to tell only if it is the position that we want which is out of range.
+
+        Another offset was asked for before our last seek: the placeholder of a fresh assignment, or where the client
+        had been. Then the partition is only assigned again, at our position, which shows whether that is in range.
+        """
         if trouble.topic is None or trouble.partition is None:
             return
         partition = Partition(trouble.topic, trouble.partition)
         state = self._table.get(partition)
-        if state is not None:
-            state.broken = True
-            if state.position is not None:
-                state.unplace()
-                self._listener.offset_reset(partition, state.epoch)
+        if state is None:
+            return
+        state.broken = state.rewind = True
+        if state.position is not None and trouble.offset == state.position and Cause.START not in state.causes:
+            state.causes |= Cause.START
+            self._listener.offset_reset(partition, state.epoch)

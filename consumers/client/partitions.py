@@ -72,11 +72,6 @@ class PartitionState:
         self.rewind = True
         self.told_end = None
 
-    def unplace(self) -> None:
-        """The position is worth nothing: wait for a seek."""
-        self.causes |= Cause.START
-        self.rewind = True
-
     def stall(self, offset: int, now_s: float, jitter: float) -> None:
         """The intake got no further than `offset`: wait, longer each time; `jitter` in [0, 1) spreads replicas."""
         backoff_s = min(STALL_BACKOFF_MAX_S, STALL_BACKOFF_MIN_S * 2.0 ** min(self.stall_count, 10))
@@ -127,6 +122,10 @@ class PartitionTable:
     def items(self) -> Iterator[tuple[Partition, PartitionState]]:
         """Every owned partition."""
         return iter(self._states.items())
+
+    def values(self) -> Iterable[PartitionState]:
+        """The state of every owned partition."""
+        return self._states.values()
 
     def flowing(self) -> dict[Partition, int]:
         """The partitions whose records are wanted now, each with the offset that must come next (or one above it)."""

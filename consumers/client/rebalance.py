@@ -1,8 +1,6 @@
 """What happens inside poll when Kafka gives and takes partitions. Nothing here raises into the client (B01).
 
-* assign: take them in, paused; where to begin is decided elsewhere, with a seek. They are assigned at the log's end,
-  because any fixed offset may be out of range, and a fetch for it may be under way before the pause is (seen: the
-  partition is then given up by librdkafka and refuses every seek).
+* assign: take them in, paused; where to begin is decided elsewhere, with a seek.
 * revoke: the owner drains against one deadline and says how far it got; that is committed on the consumer that was
   passed in, then Kafka may have them.
 * lost: they are somebody else's already. Nothing is committed.
@@ -15,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
-from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from ...inbox.clock import Clock
 from ...inbox.event import Partition
@@ -24,6 +22,15 @@ from .containment import Containment
 from .feed import Counts
 from .partitions import PartitionTable
 from .ports import Listener
+
+PLACEHOLDER: Final = 0
+"""The offset under which a partition waits for its seek. It has to be a plain number. A logical one (end, beginning)
+makes librdkafka look it up, and a seek loses against a look-up that is under way (seen in 2.16.0):
+ 1. assign at the end: a ListOffsets request goes out; 2. seek to 0: its version outdates the request; 3. the answer
+comes, is found outdated, and the look-up is repeated half a second later; 4. its answer moves the position to the end:
+everything in between is skipped, without a word.
+A plain one may be out of range, and the fetch for it may be sent before the pause takes hold: the partition is then
+given up by librdkafka, which `Steering` repairs by assigning it again at the offset that is sought."""
 
 TURN_S: Final = 0.1
 """How often the drain looks at the clock, so that liveness sees it turn."""
@@ -89,10 +96,12 @@ class Rebalance:
                 self._may_commit[partition] = offset
 
     def _assign(self, consumer: Consumer, partitions: Sequence[Partition]) -> None:
-        places = [TopicPartition(p.topic, p.number, OFFSET_END) for p in partitions]
+        places = [TopicPartition(p.topic, p.number, PLACEHOLDER) for p in partitions]
         consumer.incremental_assign(places)
         consumer.pause(places)
-        self._listener.assigned(self._table.assign(partitions))
+        given = self._table.assign(partitions)
+        if not self.stopping:
+            self._listener.assigned(given)
 
     def _revoke(self, consumer: Consumer, owned: Mapping[Partition, int]) -> None:
         try:

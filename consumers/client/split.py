@@ -19,11 +19,12 @@ _END: Final = KafkaError._PARTITION_EOF
 
 @dataclass(slots=True)
 class Trouble:
-    """An error entry. `topic` and `partition` where it concerns one."""
+    """An error entry. `topic`, `partition` and the `offset` that was fetched where it concerns one."""
 
     error: KafkaError
     topic: str | None = None
     partition: int | None = None
+    offset: int | None = None
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ def _entry(message: Message, read: Read, wanted: Mapping[Partition, int]) -> boo
     error, topic, number, offset = message.error(), message.topic(), message.partition(), message.offset()
     assert error is not None
     if error.code() != _END:
-        read.troubles.append(Trouble(error, topic, number if number is not None and number >= 0 else None))
+        read.troubles.append(Trouble(error, topic, number if number is not None and number >= 0 else None, offset))
         return True
     partition = Partition(topic or "", -1 if number is None else number)
     if partition in wanted and offset is not None:
