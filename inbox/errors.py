@@ -1,4 +1,4 @@
-"""The product's errors: each answers whose fault it is, whether time heals it, who owns the partition, and whether we may go on.
+"""The product's errors: whose fault is it, does time heal it, who owns the partition, may we go on?
 
 | error | whose fault | does time heal it | what happens |
 |---|---|---|---|

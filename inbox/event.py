@@ -26,7 +26,7 @@ class Partition(NamedTuple):
 
 
 class Record:
-    """A record as Kafka delivered it: nothing is decoded, nothing is lost (None stays None, headers keep order and repeats).
+    """A record as Kafka delivered it: nothing is decoded, nothing lost (None stays None, headers keep order).
 
     `headers` may be given as a function; it is called once, when the headers are first read.
     `timestamp_ms` is milliseconds since 1970 as the producer or broker wrote them, whatever they mean;
@@ -59,7 +59,7 @@ class Record:
     def headers(self) -> Headers:
         """All headers in their order; a header may repeat and its value may be None."""
         headers = self._headers
-        if not isinstance(headers, tuple):
+        if callable(headers):
             headers = self._headers = tuple(headers() or ())
         return headers
 

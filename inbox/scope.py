@@ -26,7 +26,7 @@ class FromCloudEvent:
 
 @dataclass(frozen=True, slots=True)
 class FromPosition:
-    """Topic, incarnation, partition and offset. A producer's own duplicates are not caught: `tidegate check` says so."""
+    """Topic, incarnation, partition and offset. A producer's duplicates are not caught, as `tidegate check` says."""
 
 
 EventIdRule = FromHeader | FromField | FromCloudEvent | FromPosition
