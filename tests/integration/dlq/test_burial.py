@@ -30,7 +30,7 @@ async def test_every_byte_value_and_null_comes_out_as_it_went_in(graveyard: Grav
 
     Case: B33
     Parts: real (PostgreSQL)
-    Red when: dlq/burial.py gives the row's key as the letter's value
+    Red when: dlq/burial.py gives record.key as the payload
     """
     every_byte = bytes(range(256))
     headers = (("h", every_byte), ("h", b""), ("h", None), ("\u00fc", b"\xff"))
@@ -77,7 +77,7 @@ async def test_a_failure_can_be_written_whatever_the_exception_says(graveyard: G
 
     Case: B43
     Parts: real (PostgreSQL)
-    Red when: inbox/safe_text.py's safe_text and dlq/failure_text.py's clean return their argument
+    Red when: inbox/safe_text.py's safe_text returns its argument
     """
     event = graveyard.event(1, tenant=text)
     event.brand = text

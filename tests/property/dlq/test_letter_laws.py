@@ -75,7 +75,7 @@ def test_key_value_and_own_headers_survive_whatever_they_are(letter: Letter) -> 
     """
     read = read_letter(record_of(write_letter(letter)))
     assert (read.key, read.value) == (letter.key, letter.value)
-    assert read.headers == own_headers(letter.headers)
+    assert list(read.headers) == [header for header in letter.headers if header[0] not in OUR_NAMES]
 
 
 @given(letters)
