@@ -19,6 +19,7 @@ from ...inbox.store import STORE_ERRORS
 from .. import config_report, metrics
 from ..settings import Settings, masked_address
 from . import checking, lagging, restoring, running, showing, topics
+from .dlq import dlq_app
 from .options import ERR, OUT, AppOption, ConfigOption, ConsumerOption, JsonOption
 from .preparing import choose, chosen, judge, prepare, settings_only
 
@@ -126,6 +127,7 @@ def restored(
 
 topic_app = typer.Typer(no_args_is_help=True, help="Say what happened to a topic, or make what is missing.")
 app.add_typer(topic_app, name="topic")
+app.add_typer(dlq_app, name="dlq")
 
 
 @topic_app.command(name="reset")
