@@ -89,7 +89,9 @@ class Report:
     replayed: tuple[Entry, ...]
     refused: tuple[Refusal, ...]
     more: bool = False
-    """The filter matches more letters than one transaction takes: run it again."""
+    """The filter matches more letters than one transaction takes: go on behind `last_id`."""
+    last_id: int = 0
+    """The highest row number that was read: what was refused is not read again behind it."""
 
     @property
     def by_reason(self) -> Mapping[str, int]:
@@ -142,32 +144,35 @@ async def show(conn: AsyncConnection, t: Tables, reference: str) -> Shown:
     )
 
 
-async def replay(conn: AsyncConnection, t: Tables, order: Order, *, rows_max: int = ROWS_MAX) -> Report:
+async def replay(conn: AsyncConnection, t: Tables, order: Order, *, after: int = 0, rows_max: int = ROWS_MAX) -> Report:
     """Put the letters of `order` back into the queue, due at once (lock order 2, 6 and 7).
 
-    A filter takes `rows_max` letters at most; letters named by reference are all taken.
+    A filter takes `rows_max` letters at most, those behind the row number `after`, so that a run of several
+    transactions reads each letter once and ends; letters named by reference are all taken.
     """
-    found, refused, more = await _wanted(conn, t, order, rows_max)
+    found, refused, more = await _wanted(conn, t, order, after, rows_max)
+    last_id = max((entry.id for entry in found), default=after)
     fit = [entry for entry in found if (cause := _obstacle(entry, force=order.force)) is None]
     refused += [
         Refusal(str(entry.id), cause) for entry in found if (cause := _obstacle(entry, force=order.force)) is not None
     ]
     if order.dry_run:
-        return Report(True, len(found), tuple(fit), tuple(refused), more)
+        return Report(True, len(found), tuple(fit), tuple(refused), more, last_id)
     due = (await conn.execute(sa.select(sa.func.clock_timestamp()))).scalar_one()
     done = await failure.requeue(conn, t, [(entry.id, entry.row_version) for entry in fit], due)
     refused += [Refusal(str(entry.id), "it was changed meanwhile") for entry in fit if entry.id not in done]
-    report = Report(False, len(found), tuple(entry for entry in fit if entry.id in done), tuple(refused), more)
+    replayed = tuple(entry for entry in fit if entry.id in done)
+    report = Report(False, len(found), replayed, tuple(refused), more, last_id)
     await audit.write(conn, t, _audit_line(order, report))
     return report
 
 
 async def _wanted(
-    conn: AsyncConnection, t: Tables, order: Order, rows_max: int
+    conn: AsyncConnection, t: Tables, order: Order, after: int, rows_max: int
 ) -> tuple[list[Entry], list[Refusal], bool]:
     """The rows that the order means, what it names without there being any, and whether the filter has more."""
     if order.filter is not None:
-        found = await entries(conn, t, order.filter, limit=rows_max + 1)
+        found = await entries(conn, t, order.filter, after=after, limit=rows_max + 1)
         return found[:rows_max], [], len(found) > rows_max
     by_reference = await find(conn, t, order.references)
     unknown = [

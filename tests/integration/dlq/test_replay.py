@@ -224,15 +224,26 @@ async def test_letters_are_listed_and_grouped_by_what_they_died_of(graveyard: Gr
         assert [entry.id for entry in await list_letters(conn, t, Filter(), after=rejected[1], limit=1)] == rejected[2:]
 
 
-async def test_a_filter_replays_in_bounded_steps_until_nothing_is_left(graveyard: Graveyard) -> None:
-    await graveyard.bury(*[graveyard.event(n) for n in range(5)])
+async def test_a_filter_replays_in_bounded_steps_past_what_is_refused(graveyard: Graveyard) -> None:
+    """Each letter is read once, so that refused ones neither hold up the rest nor keep the run from its end.
+
+    Case: B39
+    Parts: real (PostgreSQL)
+    Red when: dlq/replay.py does not pass `after` on to entries
+    """
+    numbers = await graveyard.bury(*[graveyard.event(n) for n in range(7)])
+    f = graveyard.t.failure
+    async with graveyard.db.transaction() as conn:
+        await conn.execute(sa.update(f).where(f.c.id.in_(numbers[:3])).values(replay_count=2))
     order = Order(actor="ann", reason="fixed", filter=Filter(reason="rejected", key=b"k"))
-    steps: list[tuple[int, bool]] = []
-    for _ in range(4):
+    steps: list[tuple[int, int, bool]] = []
+    after, more = 0, True
+    while more and len(steps) < 10:
         async with graveyard.db.transaction() as conn:
-            report = await replay(conn, graveyard.t, order, rows_max=2)
-        steps.append((len(report.replayed), report.more))
-    assert steps == [(2, True), (2, True), (1, False), (0, False)]
+            report = await replay(conn, graveyard.t, order, after=after, rows_max=2)
+        after, more = report.last_id, report.more
+        steps.append((len(report.replayed), len(report.refused), more))
+    assert steps == [(0, 2, True), (1, 1, True), (2, 0, True), (1, 0, False)]
     line = (await lines(graveyard))[0]
     assert "reason=rejected" in str(line.details["filter"])
     assert "key=" not in str(line.details["filter"])
