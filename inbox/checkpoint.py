@@ -176,6 +176,27 @@ async def detach(
     return len(rows.all())
 
 
+async def attach_only(conn: AsyncConnection, t: Tables, consumer: str, handler_ids: Sequence[int]) -> None:
+    """Lock order 8: the consumer's checkpoints count for the start if their handler is one of `handler_ids`.
+
+    The others are those that the app no longer has: their checkpoints stay where they are, and count again once the
+    handler is back (a rollback), which then goes on where it stopped.
+    """
+    await conn.execute(
+        t.sql("""
+            WITH mine AS (
+              SELECT c.handler, c.version, c.topic, c.partition, NOT h.id = ANY (CAST(:present AS bigint[])) AS gone
+                FROM {checkpoint} c JOIN {handler} h ON h.id = c.handler
+               WHERE h.consumer = :consumer AND c.detached = (h.id = ANY (CAST(:present AS bigint[])))
+               ORDER BY c.handler, c.version, c.topic, c.partition FOR NO KEY UPDATE OF c)
+            UPDATE {checkpoint} c SET detached = mine.gone FROM mine
+             WHERE c.handler = mine.handler AND c.version = mine.version
+               AND c.topic = mine.topic AND c.partition = mine.partition
+        """),
+        {"consumer": consumer, "present": sorted(handler_ids)},
+    )
+
+
 def _place(partition: Partition) -> dict[str, Any]:
     return {"topic": partition.topic, "partition": partition.number}
 

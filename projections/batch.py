@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -71,7 +72,7 @@ class Batch:
             holding = holdings.get(stretch.partition)
             if holding is not None:
                 chosen += _above(stretch.events, holding.checkpoints[bound.key])
-        return chosen if not bound.projection.takes else [e for e in chosen if _takes(bound.projection, e)]
+        return _of_its_types(bound.projection, chosen)
 
     def moves(self, bound: BoundProjection, holdings: dict[Partition, Holding]) -> list[Move]:
         """How far the projection's checkpoints go with this batch."""
@@ -94,8 +95,15 @@ def _above(events: tuple[Event[Any], ...], checkpoint: int) -> Sequence[Event[An
     return [event for event in events if event.offset >= checkpoint]
 
 
-def _takes(projection: Projection, event: Event[Any]) -> bool:
-    return event.record.value is None or projection.accepts(event.type, _class_of(event.value))
+def _of_its_types(projection: Projection, events: list[Event[Any]]) -> list[Event[Any]]:
+    """Asked once for each type in the batch, not for each event: mostly all are of one."""
+    if not projection.takes:
+        return events
+    kinds = {(event.type, _class_of(event.value)) for event in events}
+    taken = {kind for kind in kinds if kind[1] is NoneType or projection.accepts(*kind)}
+    if len(taken) == len(kinds):
+        return events
+    return [event for event in events if (event.type, _class_of(event.value)) in taken]
 
 
 def _class_of(value: object) -> type:

@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Burial
-from ...inbox import consumers, fence, handlers, versions
+from ...inbox import checkpoint, consumers, fence, handlers, versions
 from ...inbox.clock import Clock, SystemClock
 from ...inbox.database import Database
 from ...inbox.errors import ConfigurationError, FatalError, Problem
@@ -102,6 +102,7 @@ async def register(store: Store, consumer: Consumer) -> Registered:
             if changed:
                 raise ConfigurationError([_changed(consumer, change) for change in changed])
             await consumers.first_start(conn, store.tables, consumer.name)
+            await checkpoint.attach_only(conn, store.tables, consumer.name, list(ids.values()))
             gone = await handlers.known_handlers(conn, store.tables, consumer.name)
     except OSError as error:
         raise FatalError(
