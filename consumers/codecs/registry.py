@@ -8,6 +8,7 @@ away, whatever it looks like: no connection, a timeout, 5xx, 429, 401, a proxy's
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
@@ -56,6 +57,9 @@ class SchemaRegistry:
     def __init__(self, urls: Sequence[str], settings: CodecSettings) -> None:
         self._settings = settings
         self._clients = [_client(url, settings) for url in urls]
+        for client in self._clients:
+            # A codec lives as long as its consumer and has no end of its own: the connections end with it.
+            weakref.finalize(self, client.close)
         self._lock = threading.Lock()
         self._missing: dict[int, _Missing] = {}
         self._away: tuple[float, DependencyError] | None = None
@@ -150,6 +154,9 @@ class SchemaRegistry:
             else:
                 self._answered(client)
                 return answer
+            finally:
+                # It keeps all that it was ever told, without a bound, nonsense included. What is good is kept by us.
+                client.clear_caches()
         raise self._is_away(", then ".join(said))
 
     def _answered(self, client: SchemaRegistryClient) -> None:
