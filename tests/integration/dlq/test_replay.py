@@ -249,11 +249,12 @@ async def test_a_filter_replays_in_bounded_steps_past_what_is_refused(graveyard:
     assert "key=" not in str(line.details["filter"])
 
 
-def test_an_order_says_which_letters_who_and_why() -> None:
-    for wrong in (
-        {"references": ()},
-        {"references": ("1",), "filter": Filter()},
-        {"references": ("1",), "reason": " "},
-    ):
-        with pytest.raises(TidegateError):
-            Order(**{"actor": "ann", "reason": "x", **wrong})  # pyright: ignore[reportArgumentType]
+@pytest.mark.parametrize(
+    ("actor", "reason", "references", "wanted"),
+    [("ann", "x", (), None), ("ann", "x", ("1",), Filter()), ("ann", " ", ("1",), None), ("", "x", ("1",), None)],
+)
+def test_an_order_says_which_letters_who_and_why(
+    actor: str, reason: str, references: tuple[str, ...], wanted: Filter | None
+) -> None:
+    with pytest.raises(TidegateError):
+        Order(actor=actor, reason=reason, references=references, filter=wanted)

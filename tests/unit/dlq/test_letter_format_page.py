@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tidegate.dlq.letter import Letter, replay_instruction, write_letter
 from tidegate.dlq.letter_headers import DERIVED_HEADERS, LETTER_HEADERS, REPLAY, SHARE_GROUP_HEADERS, SHARE_GROUP_PREFIX
@@ -102,6 +102,6 @@ def check(value: object, rule: dict[str, Any]) -> None:
         assert isinstance(value, int)
         assert value >= rule["minimum"]
     if isinstance(value, dict):
-        assert set(rule["required"]) <= value.keys()
+        assert set(rule["required"]) <= set(cast("dict[str, object]", value))
         for name, inner in rule["properties"].items():
-            check(value[name], inner)  # pyright: ignore[reportUnknownArgumentType]
+            check(cast("dict[str, object]", value)[name], inner)
