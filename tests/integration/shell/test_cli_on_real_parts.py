@@ -148,7 +148,7 @@ def test_check_refuses_a_changed_projection_version_and_a_handler_that_is_gone(s
 
 def test_check_refuses_a_schema_of_a_newer_release(shop: Shop) -> None:
     shop.tidegate("migrate")
-    shop.sql("UPDATE tidegate.alembic_version SET version_num = '9999'")
+    shop.sql("UPDATE tidegate.tidegate_version SET version_num = '9999'")
     ended = shop.tidegate("check")
     assert ended.code == 78
     assert "newer" in ended.err

@@ -71,7 +71,7 @@ def test_the_second_signal_leaves_at_once_even_while_a_handler_blocks_the_loop()
 
     Case: B58
     Parts: real (process, signals, uvloop)
-    Red when: stopping.py `listen` uses loop.add_signal_handler instead of signal.signal
+    Red when: stopping.py `_on_signal` leaves out `self._leave(128 + number)`
     """
     process = Process("blocks", 30)
     process.until("started")

@@ -143,7 +143,7 @@ async def test_it_reports_handles_once_and_stops_with_zero(worker: Worker) -> No
 
     Case: B58
     Parts: real (Kafka, PostgreSQL, process)
-    Red when: running.py `_run` awaits `asyncio.Event().wait()` instead of passing `stop` on
+    Red when: running.py `_run` passes `asyncio.Event()` on instead of `stop`
     """
     worker.start()
     worker.until(worker.ready)
@@ -192,8 +192,9 @@ async def test_probes_answer_while_a_handler_blocks_the_loop(worker: Worker) -> 
 
     Case: B16
     Parts: real (Kafka, PostgreSQL, process)
-    Red when: running.py `open_health` starts the server's `serve_forever` as a task of the event loop
+    Red when: health.py `live` takes `self.loop_stall_s()` for `self.poll_age_s()`
     """
+    worker.variables["TIDEGATE_HEALTH_POLL_STALL_S"] = "2.5"
     worker.start()
     worker.until(worker.ready)
     worker.produce({"id": "1", "amount": 3, "block_s": 8})

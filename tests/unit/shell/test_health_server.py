@@ -14,6 +14,7 @@ import pytest
 
 from tidegate.consumers.health import REQUESTS_MAX, HealthBoard, HealthServer
 from tidegate.consumers.metrics import Metrics
+from tidegate.inbox.clock import ManualClock
 from tidegate.inbox.errors import ConfigurationError
 
 POLL_STALL_S = 30.0
@@ -43,13 +44,17 @@ def get(server: HealthServer, path: str, method: str = "GET") -> tuple[int, byte
         connection.close()
 
 
-def test_probes_answer_while_the_event_loop_is_blocked(server: HealthServer, board: HealthBoard) -> None:
+def test_probes_answer_while_the_event_loop_is_blocked() -> None:
     """A handler that sleeps in the event loop leaves probes and metrics answering within a second.
 
     Case: B16
     Parts: real (HTTP server, event loop)
-    Red when: health.py answers by `asyncio.run_coroutine_threadsafe(...).result()` instead of reading the board
+    Red when: health.py `live` takes `self.loop_stall_s()` for `self.poll_age_s()`
     """
+    clock = ManualClock()
+    board = HealthBoard(clock.monotonic_s)
+    server = HealthServer("127.0.0.1", 0, board, Metrics("c"), POLL_STALL_S)
+    server.start()
     release, blocked = threading.Event(), threading.Event()
 
     async def blocking_handler() -> None:
@@ -61,16 +66,18 @@ def test_probes_answer_while_the_event_loop_is_blocked(server: HealthServer, boa
     loop.start()
     try:
         assert blocked.wait(5)
-        board.assigned, board.polled_at = 4, time.monotonic
+        clock.advance(2 * POLL_STALL_S)
+        board.assigned, board.polled_at = 4, clock.monotonic_s
         began_s = time.monotonic()
         statuses = [get(server, path)[0] for path in ("/livez", "/readyz", "/metrics") for _ in range(3)]
         assert statuses == [200] * 9
         assert time.monotonic() - began_s < 2
         assert loop.is_alive()
-        assert b"tidegate_loop_stall_seconds" in get(server, "/metrics")[1]
+        assert b'tidegate_loop_stall_seconds{consumer="c"} 60.0' in get(server, "/metrics")[1]
     finally:
         release.set()
         loop.join()
+        server.stop()
 
 
 def test_a_silent_client_does_not_keep_others_waiting(server: HealthServer, board: HealthBoard) -> None:

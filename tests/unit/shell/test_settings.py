@@ -94,7 +94,7 @@ def test_a_whole_number_is_digits_and_nothing_else(written: str) -> None:
 
     Case: B59
     Parts: real (environment parser)
-    Red when: settings.py `_whole` returns int(float(value)) instead of asking for digits
+    Red when: settings.py `_whole` returns int(float(value)) where it refuses what is not digits
     """
     found = problems_of({"TIDEGATE_WORKER_WINDOW_RECORDS_MAX": written})
     assert set(found) == {"worker.window_records_max"}
