@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, cast, final
+from typing import Any, Final, Protocol, cast, final
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -33,6 +33,18 @@ class TopicFacts:
     error: str | None = None
 
 
+class Cluster(Protocol):
+    """What the client asks about the cluster; both questions block and raise TransientError."""
+
+    def watermarks(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
+        """Low watermark and last stable offset of each partition."""
+        ...
+
+    def describe(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
+        """Facts about each of `topics`."""
+        ...
+
+
 @final
 class Admin:
     """Thread-safe; every method blocks, at most for about `ANSWER_MAX_S`, and raises TransientError."""
@@ -42,13 +54,13 @@ class Admin:
         self._is_mock: bool | None = None
 
     def watermarks(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
-        """Low watermark and last stable offset of each partition."""
+        """See `Cluster`."""
         low = self._list_offsets(partitions, EarliestSpec())
         high = self._list_offsets(partitions, LatestSpec())
         return {p: (self._offset(low[p]), self._offset(high[p])) for p in partitions}
 
     def describe(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
-        """Facts about each of `topics`."""
+        """See `Cluster`."""
         try:
             return self._listed(topics) if self._asks_a_mock() else self._described(topics)
         except KafkaException as error:
@@ -76,7 +88,10 @@ class Admin:
         return self._is_mock
 
     def _described(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
-        futures = self._client.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_MAX_S)
+        futures = cast(
+            Mapping[str, Future[Any]],
+            self._client.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_MAX_S),
+        )
         return {topic: self._facts(future) for topic, future in futures.items()}
 
     def _facts(self, future: Future[Any]) -> TopicFacts:

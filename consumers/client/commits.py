@@ -6,7 +6,7 @@ the offset's metadata and comes back with the answer, so that a late answer is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -35,8 +35,9 @@ class _Asked:
 class Commits:
     """Client thread only."""
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: Counts, refused: Callable[[Sequence[Partition]], None]) -> None:
         self._counts = counts
+        self._refused = refused
         self._asked: dict[str, _Asked] = {}
         self._number = 0
 
@@ -81,7 +82,9 @@ class Commits:
         own = {Partition(place.topic, place.partition): place.error for place in places}
         whole = None if own and any(own.values()) else error
         answers = {p: commit_answer(own.get(p) or whole) for p in offsets}
-        self._counts.commits_refused += sum(a is CommitAnswer.REFUSED for a in answers.values())
+        if refused := [p for p, answer in answers.items() if answer is CommitAnswer.REFUSED]:
+            self._counts.commits_refused += len(refused)
+            self._refused(refused)
         return answers
 
 

@@ -39,6 +39,7 @@ class PartitionState:
         "epoch",
         "fetching",
         "position",
+        "refused_at_s",
         "rewind",
         "stall_count",
         "stall_until_s",
@@ -57,6 +58,8 @@ class PartitionState:
         """librdkafka gave the partition up (position out of range): it must be assigned anew, a seek is refused."""
         self.stall_count = 0
         self.stall_until_s: float | None = None
+        self.refused_at_s: float | None = None
+        """Since when Kafka refuses our commits although it has not taken the partition away."""
         self.told_end: int | None = None
         """The end that was last reported, so that it is said once."""
 
@@ -154,6 +157,21 @@ class PartitionTable:
             if state.stall_until_s is not None and state.stall_until_s <= now_s:
                 state.stall_until_s = None
                 state.causes &= ~Cause.INTAKE
+
+    def refuse(self, partitions: Iterable[Partition], now_s: float) -> None:
+        """Kafka refused a commit of these."""
+        for partition in partitions:
+            if (state := self._states.get(partition)) and state.refused_at_s is None:
+                state.refused_at_s = now_s
+
+    def refused_since(self, before_s: float) -> bool:
+        """True where one of ours has been refused since `before_s` or longer, and is still ours."""
+        return any(s.refused_at_s is not None and s.refused_at_s <= before_s for s in self._states.values())
+
+    def clear_refused(self) -> None:
+        """Something was done about it."""
+        for state in self._states.values():
+            state.refused_at_s = None
 
     def fetching(self) -> Mapping[Partition, PartitionState]:
         """Those that the client fetches, as far as it was told."""

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from ...inbox.clock import Clock, SystemClock
 from ...inbox.errors import ConfigurationError, FatalError, OwnershipLost, TransientError
 from ...inbox.event import Partition
-from .admin import Admin, TopicFacts
+from .admin import Admin, Cluster, TopicFacts
 from .commits import Commits
 from .config import ClientOptions, admin_config, consumer_config
 from .containment import Containment
@@ -51,6 +51,9 @@ READ_SHARE: Final = 8
 COMMITTED_MAX_S: Final = 5.0
 """How long the poll loop may stand still for the group's offsets: far below a poll interval."""
 
+REJOIN_AFTER_S: Final = 30.0
+"""Longer than Kafka needs to tell a member that it is none any more (a few heartbeats)."""
+
 Connect = Callable[[dict[str, Any]], Consumer]
 
 _log = logging.getLogger("tidegate.client")
@@ -73,6 +76,7 @@ class KafkaThread:
         clock: Clock | None = None,
         revoke_budget_s: float = 30.0,
         connect: Connect = Consumer,
+        admin: Cluster | None = None,
     ) -> None:
         self._options = options
         self._clock: Clock = clock or SystemClock()
@@ -83,7 +87,7 @@ class KafkaThread:
         self._steering = Steering(self._table)
         self._topics = TopicWatch(options.topics, listener, self._look_at_topics)
         self._feed = Feed(self._table, intake, listener, self._clock, self._topics.latch)
-        self._commits = Commits(self._feed.counts)
+        self._commits = Commits(self._feed.counts, self._refused)
         self._containment = Containment(self._broke)
         self._rebalance = Rebalance(
             self._table,
@@ -96,7 +100,7 @@ class KafkaThread:
             revoke_budget_s,
         )
         self._config = consumer_config(options, {"on_commit": self._on_commit, "error_cb": self._on_error})
-        self._admin: Admin | None = None
+        self._admin = admin
         self._errands = ThreadPoolExecutor(2, "tidegate-admin")
         self._consumer: Consumer | None = None
         self._thread = threading.Thread(target=self._run, name="tidegate-client", daemon=True)
@@ -111,7 +115,7 @@ class KafkaThread:
         self._check_open()
         try:
             self._consumer = self._connect(self._config)
-            self._admin = Admin(admin_config(self._options))
+            self._admin = self._admin or Admin(admin_config(self._options))
         except KafkaException as error:
             problem = ("kafka", str(error.args[0].str()), "correct the key; librdkafka's CONFIGURATION.md lists them")
             raise ConfigurationError.of(*problem) from error
@@ -197,7 +201,7 @@ class KafkaThread:
             self._post(call)
             return await reply
 
-    async def _errand(self, run: Callable[[Admin], T]) -> T:
+    async def _errand(self, run: Callable[[Cluster], T]) -> T:
         """Ask the admin client in a thread of the pool; a stop ends the wait."""
         self._check_open()
         assert self._admin is not None, "the client was not started"
@@ -212,13 +216,7 @@ class KafkaThread:
         consumer = self._consumer
         assert consumer is not None
         with self._containment:
-            rebalance = self._rebalance
-            consumer.subscribe(
-                list(self._options.topics),
-                on_assign=rebalance.on_assign,
-                on_revoke=rebalance.on_revoke,
-                on_lost=rebalance.on_lost,
-            )
+            self._subscribe(consumer)
             while not self._stopping.is_set():
                 self._turn(consumer)
         while not self._stopping.is_set():  # broken: stay quiet, but answer, until somebody stops us
@@ -228,11 +226,29 @@ class KafkaThread:
         with self._containment:
             consumer.close()
 
+    def _subscribe(self, consumer: Consumer) -> None:
+        rebalance = self._rebalance
+        consumer.subscribe(
+            list(self._options.topics),
+            on_assign=rebalance.on_assign,
+            on_revoke=rebalance.on_revoke,
+            on_lost=rebalance.on_lost,
+        )
+
+    def _rejoin_if_refused(self, consumer: Consumer, now_s: float) -> None:
+        """Whose commits are refused is lost within a heartbeat or two; if Kafka never says so, join anew."""
+        if self._table.refused_since(now_s - REJOIN_AFTER_S):
+            _log.warning("commits are refused and the partitions were not taken away: joining the group anew")
+            self._table.clear_refused()
+            consumer.unsubscribe()
+            self._subscribe(consumer)
+
     def _turn(self, consumer: Consumer) -> None:
         self._serve()
         now_s = self._clock.monotonic_s()
         self._commits.expire(now_s)
         self._table.end_stalls(now_s)
+        self._rejoin_if_refused(consumer, now_s)
         self._topics.look(now_s)
         hold_s = POLL_S if self._feed.failed else self._steering.steer(consumer, now_s)
         if hold_s > 0:
@@ -306,6 +322,9 @@ class KafkaThread:
     def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         with self._containment:
             self._commits.answered(error, places)
+
+    def _refused(self, partitions: Sequence[Partition]) -> None:
+        self._table.refuse(partitions, self._clock.monotonic_s())
 
     def _on_error(self, error: KafkaError) -> None:
         with self._containment:
