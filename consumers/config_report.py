@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
@@ -48,7 +48,7 @@ def shown(key: str, value: Any) -> str:
     if layers.is_secret(key):
         return MASK
     if isinstance(value, tuple):
-        return ", ".join(masked_address(str(part)) for part in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return ", ".join(masked_address(str(part)) for part in cast("tuple[object, ...]", value))
     if isinstance(value, bool):
         return str(value).lower()
     return masked_address(f"<{getattr(value, '__name__', 'callable')}>" if callable(value) else str(value))

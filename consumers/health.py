@@ -202,7 +202,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Request(BaseHTTPRequestHandler):
     timeout = REQUEST_TIMEOUT_S
-    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride] - no other server makes this handler
 
     def do_GET(self) -> None:
         page = self.server.pages.get(urlsplit(self.path).path)

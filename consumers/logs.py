@@ -1,21 +1,13 @@
 """Logs: one JSON object a line with stable field names, never an event's payload, never a secret.
 
-Every line has `timestamp`, `level`, `message` and `logger`. What is about an event or a job has, under the same names
-everywhere (log lines, failure rows, dead letters, audit lines):
+Every line has `timestamp`, `level`, `message` and `logger`. What is about an event or a job has the fields of
+`inbox.log_fields`, and where they apply:
 
 | field | what it is |
 |---|---|
-| `operation_id` | the business operation; a repeat has the same |
-| `job_id` | the one run: for an event handler `topic/partition@offset` |
-| `job_type` | the kind of work: `projection` or `command`, then `/` and the handler's name |
-| `attempt` | 1 for the first |
-| `event_id` | the event's id, readable |
-| `entity_id` | what it is about: the record's key as text |
-| `correlation_id` | what ties together everything that one request set off |
-| `external_correlation_id` | the same at an outside service, where a handler gives one |
 | `duration_s` | seconds |
 | `final_status` | completed, failed, unknown, skipped_duplicate or skipped; only on the last line of an event |
-| `consumer`, `handler`, `topic`, `partition`, `offset`, `tenant`, `brand`, `reason` | as they say |
+| `consumer`, `reason` | as they say |
 | `exception_type`, `stack_digest`, `frames` | of an exception |
 | `exception_message` | of our own exceptions; of foreign ones only on request |
 
@@ -38,7 +30,6 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from ..dlq import failure_text
 from ..inbox.errors import TidegateError
-from ..inbox.event import Event
 from .settings import Log
 
 NEVER: Final = frozenset({"payload", "value", "body", "password", "secret", "token", "parameters", "headers"})
@@ -87,28 +78,6 @@ def configure(log: Log, stream: TextIO | None = None) -> None:
     )
 
 
-def event_fields(event: Event[Any], handler: str = "", kind: str = "", attempt: int | None = None) -> dict[str, Any]:
-    """The fields that say which event a line is about; `kind` is `projection` or `command`."""
-    fields: dict[str, Any] = {
-        "event_id": event.id_text,
-        "operation_id": event.operation_id,
-        "correlation_id": event.correlation_id,
-        "job_id": f"{event.topic}/{event.partition}@{event.offset}",
-        "topic": event.topic,
-        "partition": event.partition,
-        "offset": event.offset,
-    }
-    optional = {
-        "entity_id": None if event.key is None else event.key.decode("utf-8", "replace"),
-        "job_type": f"{kind}/{handler}" if kind else None,
-        "handler": handler or None,
-        "attempt": attempt,
-        "tenant": event.tenant,
-        "brand": event.brand,
-    }
-    return fields | {name: value for name, value in optional.items() if value is not None}
-
-
 @contextmanager
 def about(fields: Mapping[str, Any]) -> Generator[None]:
     """Put these fields on every line that is written inside, also by stdlib loggers, in this task or thread."""
@@ -144,7 +113,7 @@ def _error_of(given: object) -> BaseException | None:
     if isinstance(given, BaseException):
         return given
     if isinstance(given, tuple):
-        return _error_of(given[1]) if len(given) > 1 else None  # pyright: ignore[reportUnknownArgumentType]
+        return next((part for part in cast("tuple[object, ...]", given) if isinstance(part, BaseException)), None)
     return sys.exception() if given else None
 
 

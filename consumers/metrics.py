@@ -2,8 +2,8 @@
 
 No label ever holds a tenant, key, id, offset, member id or exception text: those are in logs and rows. `topic`,
 `partition`, `consumer`, `handler` and `dependency` are bounded by the app's declarations; `reason`, `status`, `cause`,
-`kind` and `result` by the vocabularies beside them; `type` by the types that the app knows, all others being
-`other`. A worker shows only what is its own; figures of the whole database come from the exporter, so that replicas
+`kind` and `result` by the vocabularies beside them; `type` by the types that the app knows and 50 more, all others
+being `other`. A worker shows only what is its own; figures of the whole database come from the exporter, so that replicas
 never multiply them.
 """
 
@@ -27,7 +27,11 @@ from ..inbox.event import Partition
 from ..inbox.outcome import FinalStatus, Reason
 
 OTHER: Final = "other"
-"""The `type` label of every event type that the app does not know."""
+"""The `type` label of all event types beyond the app's own and the first few others."""
+
+FOREIGN_TYPES_MAX: Final = 50
+"""Types that the app does not know and that are shown by name all the same: who writes to a topic has fewer, or no
+bound at all."""
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """From a commit without waiting (0.2 ms) to the longest default deadline (60 s)."""
@@ -59,9 +63,7 @@ TABLE: Final = (
         ("handler",),
     ),
     Metric("conflicts", "counter", "Known event ids that came again with another payload.", ("handler",)),
-    Metric("too_old", "counter", "Events older than the inbox, skipped by their offset.", ("handler",)),
     Metric("retries", "counter", "Attempts that will be made again.", ("handler",)),
-    Metric("deadline_exceeded", "counter", "Handler runs beyond their deadline.", ("handler",)),
     Metric("handler_seconds", "histogram", "One run of a handler function.", ("handler",), SECONDS),
     Metric("batch_seconds", "histogram", "One transaction of a projection batch.", ("handler",), SECONDS),
     Metric("batch_events", "histogram", "Events in one projection batch.", ("handler",), SIZES),
@@ -118,12 +120,15 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
         self.consumer = consumer
-        self._types = frozenset(types)
+        self._types = set(types)
+        self._types_max = len(self._types) + FOREIGN_TYPES_MAX
         self._made: dict[str, Counter | Gauge | Histogram] = {line.name: _make(line, self.registry) for line in TABLE}
         self._labels = {line.name: line.labels for line in TABLE}
 
     def type_label(self, type_name: str) -> str:
-        """The `type` label for an event type: its name where the app knows it, else `other`."""
+        """The `type` label for an event type: its name, for the app's own and the first few others; else `other`."""
+        if type_name not in self._types and len(self._types) < self._types_max:
+            self._types.add(type_name)
         return type_name if type_name in self._types else OTHER
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:

@@ -218,15 +218,10 @@ class Worker(_Strict):
         description="How often offsets go to Kafka. They are for lag figures and alarms; the truth is in PostgreSQL, "
         "so a second costs nothing after a crash.",
     )
-    revoke_budget_s: Seconds = Field(
-        default=20.0,
-        description="How long handlers in flight may go on when Kafka takes partitions away. The whole group waits for "
-        "it; Kafka's own limit is `max.poll.interval.ms` (5 minutes).",
-    )
     drain_budget_s: Seconds = Field(
         default=20.0,
-        description="How long handlers in flight may go on after SIGTERM. Below Kubernetes' default grace period of "
-        "30 s with room for commit and leave.",
+        description="How long handlers in flight may go on after SIGTERM, and when Kafka takes partitions away (the "
+        "group waits for that). Below Kubernetes' default grace period of 30 s, with room for commit and leave.",
     )
     close_budget_s: Seconds = Field(
         default=5.0,

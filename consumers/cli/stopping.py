@@ -69,7 +69,8 @@ class Stopping:
         self._armed.get()
         ended = threading.Event()
         ended.wait(self._deadline_s)
-        print(f"the stop took longer than {self._deadline_s:.0f} s; where every thread stood:", file=sys.stderr)  # noqa: T201
+        sys.stderr.write(f"the stop took longer than {self._deadline_s:.0f} s; where every thread stood:\n")
+        sys.stderr.flush()
         faulthandler.dump_traceback(sys.stderr)
         self._leave(EXIT_FATAL)
 

@@ -16,6 +16,7 @@ from tidegate.consumers import logs
 from tidegate.consumers.settings import Log
 from tidegate.inbox.errors import TransientError
 from tidegate.inbox.event import Event, Record
+from tidegate.inbox.log_fields import event_fields
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def an_event() -> Event[Any]:
 
 
 def test_an_events_lines_carry_the_stable_fields(stream: io.StringIO) -> None:
-    fields = logs.event_fields(an_event(), "send-invoice", "command", attempt=2)
+    fields = event_fields(an_event(), "send-invoice", "command", attempt=2)
     structlog.get_logger("tidegate.worker").info("done", **fields, final_status="completed", duration_s=0.2)
     line = lines(stream)[0]
     assert list(line)[:3] == ["timestamp", "level", "message"]
@@ -98,7 +99,7 @@ def test_our_own_exceptions_tell_their_message(stream: io.StringIO) -> None:
 
 
 def test_what_is_bound_is_on_every_line_inside_also_of_other_libraries(stream: io.StringIO) -> None:
-    with logs.about(logs.event_fields(an_event())):
+    with logs.about(event_fields(an_event())):
         logging.getLogger("somebody.else").warning("inside")
     logging.getLogger("somebody.else").warning("outside")
     inside, outside = lines(stream)

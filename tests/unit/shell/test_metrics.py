@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate.consumers import metrics as module
-from tidegate.consumers.metrics import OTHER, TABLE, VOCABULARIES, Metrics
+from tidegate.consumers.metrics import FOREIGN_TYPES_MAX, OTHER, TABLE, VOCABULARIES, Metrics
 from tidegate.inbox.event import Partition
 from tidegate.inbox.outcome import Reason
 
@@ -78,6 +78,15 @@ def test_a_label_outside_its_vocabulary_is_our_bug() -> None:
     with pytest.raises(AssertionError):
         metrics.count("unmatched", "orders", "shop.Unheard")
     metrics.count("unmatched", "orders", OTHER)
+
+
+def test_the_first_few_unknown_types_are_told_by_name() -> None:
+    metrics = Metrics("c", types=["shop.OrderPlaced"])
+    labels = [metrics.type_label(f"shop.Unheard{n}") for n in range(FOREIGN_TYPES_MAX + 10)]
+    assert labels[0] == "shop.Unheard0"
+    assert labels[FOREIGN_TYPES_MAX:] == [OTHER] * 10
+    assert metrics.type_label("shop.OrderPlaced") == "shop.OrderPlaced"
+    assert metrics.type_label("shop.Unheard0") == "shop.Unheard0"
 
 
 def test_two_consumers_in_one_process_do_not_share_series() -> None:

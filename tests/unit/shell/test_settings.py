@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,14 @@ from tidegate.consumers.layers import Effective, load
 from tidegate.inbox.errors import ConfigurationError, Problem
 
 
-def problems_of(environ: dict[str, str], **more: object) -> dict[str, Problem]:
+def problems_of(
+    environ: dict[str, str],
+    file: Path | None = None,
+    code: Mapping[str, Any] | None = None,
+    needs: tuple[str, ...] = (),
+) -> dict[str, Problem]:
     with pytest.raises(ConfigurationError) as caught:
-        load(environ, **more)  # pyright: ignore[reportArgumentType]
+        load(environ, file, code, needs)
     return {problem.key: problem for problem in caught.value.problems}
 
 
@@ -24,11 +31,11 @@ def value(effective: Effective, key: str) -> tuple[str, str]:
 def test_the_environment_wins_over_the_file_over_code_over_the_default(tmp_path: Path) -> None:
     file = tmp_path / "tidegate.toml"
     file.write_text("[worker]\nwindow_records_max = 2\ncommit_interval_s = 2.5\n")
-    code = {"worker": {"window_records_max": 3, "commit_interval_s": 3.5, "revoke_budget_s": 3}}
+    code = {"worker": {"window_records_max": 3, "commit_interval_s": 3.5, "close_budget_s": 3}}
     effective = load({"TIDEGATE_WORKER_WINDOW_RECORDS_MAX": "1"}, file, code)
     assert value(effective, "worker.window_records_max") == ("1", "environment TIDEGATE_WORKER_WINDOW_RECORDS_MAX")
     assert value(effective, "worker.commit_interval_s") == ("2.5", f"file {file}")
-    assert value(effective, "worker.revoke_budget_s") == ("3.0", "code")
+    assert value(effective, "worker.close_budget_s") == ("3.0", "code")
     assert value(effective, "worker.drain_budget_s") == ("20.0", "default")
 
 
