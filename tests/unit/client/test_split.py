@@ -76,7 +76,7 @@ def test_a_record_keeps_everything_and_reads_headers_late() -> None:
     calls: list[int] = []
 
     class Late(Message):
-        def headers(self) -> list[tuple[str, bytes | None]]:
+        def headers(self) -> list[tuple[str, str | bytes | None]] | None:
             calls.append(1)
             return [("a", b"1"), ("a", None)]
 
