@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -12,12 +13,12 @@ from typing import Any, Final, final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...dlq.burial import Burial
+from ...dlq.burial import Burial, SchemaIdOf
 from ...inbox import checkpoint, consumers, fence, handlers, versions
 from ...inbox.clock import Clock, SystemClock
 from ...inbox.database import Database
-from ...inbox.errors import ConfigurationError, FatalError, Problem
-from ...inbox.event import Event
+from ...inbox.errors import ConfigurationError, FatalError, Problem, RecordError
+from ...inbox.event import Event, Record
 from ...inbox.holding import Holdings
 from ...inbox.migrate import check_schema
 from ...inbox.outbox import NewOutgoing
@@ -30,6 +31,8 @@ from ..app import App, Consumer
 from ..client.ports import CommitAnswer, KafkaPort, ProducerPort
 from ..client.producer import KafkaProducer
 from ..client.thread import KafkaThread
+from ..codecs import framing
+from ..codecs.avro import Avro
 from ..codecs.codec import Codec
 from ..engine.engine import Engine
 from ..health import HealthBoard
@@ -67,7 +70,7 @@ async def run_consumer(
     consumer = app.consumers[consumer_name]
     async with AsyncExitStack() as stack:
         store = Store(
-            Database(settings.database.dsn(), member=consumer_name, settings=settings.database.pools()),
+            Database(settings.database.dsn(), member=f"{os.getpid()} {consumer_name}", settings=settings.database.pools()),
             tables(settings.database.schema_name),
         )
         stack.push_async_callback(store.database.close)
@@ -164,7 +167,7 @@ class Assembly:
         self._metrics = metrics
         self._clock: Clock = SystemClock()
         self._holdings = Holdings()
-        self._burial = Burial(consumer.name, self._clock)
+        self._burial = Burial(consumer.name, self._clock, schema_id_of=schema_id_of(consumer))
         codec = open_codec(consumer, settings)
         self._encoder = Encoder(codec, consumer.name)
         router = Router(tuple(consumer.projections.values()), tuple(consumer.commands.values()))
@@ -354,6 +357,18 @@ class Assembly:
 
 RELAY_DRAIN_S: Final = 2.0
 """What does not go out within two seconds of a stop goes out by the next owner: the rows are safe."""
+
+
+def schema_id_of(consumer: Consumer) -> SchemaIdOf:
+    """How a letter learns the schema id of a value: from its framing, where the codec frames."""
+    return _framed_schema_id if isinstance(consumer.codec, Avro) else lambda _: None
+
+
+def _framed_schema_id(record: Record) -> int | None:
+    try:
+        return framing.schema_id(record)
+    except RecordError:
+        return None
 
 
 def _lane_raiser(completer: Completer, track: str, handler_id: int) -> Raiser:
