@@ -138,7 +138,7 @@ def raw(conn: AsyncConnection) -> asyncpg.Connection[Any]:
 
 def redact_dsn(url: str) -> str:
     """The URL without its password, wherever it stands in it."""
-    without_userinfo = re.sub(r"(//[^:@/?#]*):[^@]*@", r"\1:***@", url)
+    without_userinfo = re.sub(r"(//[^:@/?#]*):[^?\s]*@", r"\1:***@", url)
     return re.sub(r"((?:^|[?&\s])(?:ssl)?password=)('[^']*'|[^&\s]*)", r"\1***", without_userinfo)
 
 

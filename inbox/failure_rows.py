@@ -265,7 +265,10 @@ class Failure:
     @property
     def dead_reason(self) -> Reason | None:
         """The reason as a word of the dead letters' vocabulary; None where it is none of them."""
-        return Reason(self.reason) if self.reason in Reason else None
+        try:
+            return Reason(self.reason)
+        except ValueError:
+            return None
 
 
 def headers_bytes(row: NewFailure) -> bytes:

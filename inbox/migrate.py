@@ -93,10 +93,10 @@ def known() -> frozenset[str]:
 
 async def current(conn: AsyncConnection, t: Tables) -> str | None:
     """The revision that the schema is at; None where there is none."""
-    table = await conn.scalar(t.sql("SELECT CAST(to_regclass('{schema}.alembic_version') AS text)"))
+    table = await conn.scalar(t.sql("SELECT CAST(to_regclass('{schema}.tidegate_version') AS text)"))
     if table is None:
         return None
-    revision: str | None = await conn.scalar(t.sql("SELECT version_num FROM {schema}.alembic_version"))
+    revision: str | None = await conn.scalar(t.sql("SELECT version_num FROM {schema}.tidegate_version"))
     return revision
 
 

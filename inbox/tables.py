@@ -46,14 +46,14 @@ from .table_definitions import (
 
 DEFAULT_SCHEMA: Final = "tidegate"
 
-VERSION_TABLE: Final = "alembic_version"
-"""Alembic's own, inside our schema, so that a user's migrations keep theirs."""
+VERSION_TABLE: Final = "tidegate_version"
+"""Alembic's table of our revision, in our schema; no name that a user's own Alembic has, wherever that looks."""
 
 _SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
 
 @final
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Tables:
     """Our tables in the schema `schema`; made by `tables`."""
 
@@ -73,6 +73,9 @@ class Tables:
     failure: sa.Table
     outbox: sa.Table
     audit: sa.Table
+
+    def __repr__(self) -> str:
+        return f"Tables({self.schema})"
 
     def sql(self, template: LiteralString) -> sa.TextClause:
         """A statement in which `{fence}`, `{claim_1}`, ... stand for our tables and `{schema}` for the schema.

@@ -108,9 +108,7 @@ async def test_of_two_at_once_one_claims_and_the_other_learns_of_it(
     assert await count(db) == 1
 
 
-async def test_a_duplicate_that_is_blocked_too_long_is_a_transient_outcome(
-    db: Database, t: Tables
-) -> None:
+async def test_a_duplicate_that_is_blocked_too_long_is_a_transient_outcome(db: Database, t: Tables) -> None:
     async with db.transaction() as first:
         await claim.lock_generations(first, t, [H])
         await claim.claim(first, t, H, 0, ids(0, 1), optimistic=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit, urlunsplit
 
@@ -76,7 +76,8 @@ _OPEN_TRANSACTIONS = """
 async def test_a_commit_that_is_cancelled_is_a_commit_all_the_same(db: Database, other: asyncpg.Connection) -> None:
     await other.execute("CREATE TABLE public.work (n int)")
     await other.execute("""
-        CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END';
+        CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql
+          AS 'BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END';
         CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON public.work DEFERRABLE INITIALLY DEFERRED
           FOR EACH ROW EXECUTE FUNCTION public.slow()
     """)
@@ -217,7 +218,7 @@ async def test_a_commit_whose_answer_is_lost_is_run_again_and_repeats_no_effect(
 
 
 @asynccontextmanager
-async def _proxy(url: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
+async def _proxy(url: str) -> AsyncGenerator[tuple[str, asyncio.Event]]:
     """A TCP proxy that forwards everything, but hangs up instead of forwarding the answer to the first COMMIT."""
     parts = urlsplit(url)
     dropped = asyncio.Event()
@@ -289,7 +290,7 @@ async def test_a_table_that_is_altered_meanwhile_costs_an_attempt_at_most(
 
 async def test_a_database_that_is_away_is_a_dependency(unused_tcp_port: int) -> None:
     away = Database(f"postgresql://postgres@127.0.0.1:{unused_tcp_port}/nowhere")
-    with pytest.raises(OSError) as caught:  # noqa: PT011 - whichever the system gives
+    with pytest.raises(OSError) as caught:
         await away.ping()
     assert classify(caught.value) is Fault.DEPENDENCY
     await away.close()

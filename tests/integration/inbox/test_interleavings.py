@@ -27,7 +27,7 @@ def row(n: int, key: bytes = b"k") -> NewFailure:
 async def test_slow_way_and_batch_that_need_the_same_lane_and_claim_wait_instead_of_deadlocking(
     db: Database, t: Tables
 ) -> None:
-    """Seen without the order: the slow way holds a parked key and wants claim X, a batch holds claim X and wants the key.
+    """Seen without the order: the slow way holds a parked key and wants claim X, a batch holds X and wants the key.
 
     1. The slow way locks the lane. 2. The batch comes for the lane and waits, before it has claimed anything.
     3. The slow way claims X and commits. 4. The batch goes on and learns that X is taken.
