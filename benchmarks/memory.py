@@ -1,7 +1,7 @@
 """Resident memory of a worker that works off a backlog: flat, and within its budget.
 
-`make bench BENCH=memory`. The worker is a process of its own, run as `tidegate run` does; its resident memory is sampled
-while it reads.
+`make bench BENCH=memory`. The worker is a process of its own, run as `tidegate run` does; its resident memory is
+sampled while it reads.
 """
 
 from __future__ import annotations
