@@ -95,7 +95,8 @@ class Classes:
     def _add(self, cls: type) -> None:
         name = full_name_of(cls)
         known = self._by_name.setdefault(name, cls)
-        _check_annotations(cls)
+        if dataclasses.is_dataclass(cls):
+            _check_annotations(cls)
         if known is not cls:
             raise ConfigurationError.of(
                 "types",

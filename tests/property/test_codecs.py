@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import io
 import json
@@ -9,7 +10,7 @@ import math
 import tracemalloc
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 import pytest
@@ -31,14 +32,29 @@ POINT = record_schema("Point", {"x": "double", "y": "float"})
 WIDE = record_schema(
     "Wide",
     {
-        "i": "int", "l": "long", "f": "float", "d": "double", "b": "boolean", "s": "string", "raw": "bytes", "n": "null",
-        "money": MONEY, "kind": KIND, "point": POINT, "maybe": ["null", "Point"], "either": ["string", "long", "Kind"],
-        "fix": {"type": "fixed", "name": "Four", "size": 4}, "list": {"type": "array", "items": "Point"},
-        "map": {"type": "map", "values": ["null", "string"]}, "at": {"type": "long", "logicalType": "timestamp-micros"},
-        "day": {"type": "int", "logicalType": "date"}, "tod": {"type": "long", "logicalType": "time-micros"},
-        "id": {"type": "string", "logicalType": "uuid"}, "nested": ["null", "Wide"],
+        "i": "int",
+        "l": "long",
+        "f": "float",
+        "d": "double",
+        "b": "boolean",
+        "s": "string",
+        "raw": "bytes",
+        "n": "null",
+        "money": MONEY,
+        "kind": KIND,
+        "point": POINT,
+        "maybe": ["null", "Point"],
+        "either": ["string", "long", "Kind"],
+        "fix": {"type": "fixed", "name": "Four", "size": 4},
+        "list": {"type": "array", "items": "Point"},
+        "map": {"type": "map", "values": ["null", "string"]},
+        "at": {"type": "long", "logicalType": "timestamp-micros"},
+        "day": {"type": "int", "logicalType": "date"},
+        "tod": {"type": "long", "logicalType": "time-micros"},
+        "id": {"type": "string", "logicalType": "uuid"},
+        "nested": ["null", "Wide"],
     },
-)  # fmt: skip
+)
 NOTHINGS = record_schema(
     "Nothings",
     {
@@ -69,7 +85,7 @@ flat = {
     | st.tuples(st.just("Kind"), st.sampled_from("ABC")),
     "fix": st.binary(min_size=4, max_size=4), "list": st.lists(points, max_size=80),
     "map": st.dictionaries(texts, st.none() | texts, max_size=5),
-    "at": st.datetimes(min_value=datetime.datetime(1, 1, 2), timezones=st.just(datetime.UTC)),  # noqa: DTZ001
+    "at": st.datetimes(min_value=datetime.datetime(1, 1, 2), timezones=st.just(datetime.UTC)),  # noqa: DTZ001 - hypothesis wants it naive
     "day": st.dates(), "tod": st.times(), "id": st.uuids(),
 }  # fmt: skip
 wides = st.fixed_dictionaries({**flat, "nested": st.none() | st.fixed_dictionaries({**flat, "nested": st.none()})})
@@ -83,8 +99,9 @@ def codec(tmp_path_factory: pytest.TempPathFactory) -> AvroCodec:
 def unnamed(value: Any) -> Any:
     """A value without the names of its branches."""
     if isinstance(value, dict):
-        return {key: unnamed(item[1] if isinstance(item, tuple) else item) for key, item in value.items()}
-    return [unnamed(item) for item in value] if isinstance(value, list) else value
+        pairs = cast("dict[str, Any]", value).items()
+        return {key: unnamed(item[1] if isinstance(item, tuple) else item) for key, item in pairs}
+    return [unnamed(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 @given(value=wides)
@@ -141,7 +158,7 @@ def test_json_that_was_written_is_read_again(value: Any) -> None:
     assert codec.decode(record(codec.encode("t", value))).value == value
 
 
-@given(text=st.text(st.characters(), max_size=20))
+@given(text=st.text(st.characters() | st.sampled_from("\0\ud800\udc00\\u0"), max_size=20))
 def test_json_text_is_refused_exactly_where_postgres_cannot_hold_it(text: str) -> None:
     """NUL and lone surrogates, however escaped, and nothing else.
 
@@ -150,10 +167,11 @@ def test_json_text_is_refused_exactly_where_postgres_cannot_hold_it(text: str) -
     Red when: json._check_string lets one of them pass, or _SUSPECT does not find the escape
     """
     (result,) = Json().open(CodecSettings()).decode_many([record(json.dumps({"a": text}).encode())])
-    sound = "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+    meant = json.loads(json.dumps(text))  # a high surrogate before a low one is one character
+    sound = "\0" not in meant and not any("\ud800" <= character <= "\udfff" for character in meant)
     assert isinstance(result, Decoded) == sound
     if isinstance(result, Decoded):
-        assert result.value == {"a": text}
+        assert result.value == {"a": meant}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +215,5 @@ def test_any_text_as_a_schema_is_used_or_stalls(tmp_path_factory: pytest.TempPat
     save(folder, {})
     (folder / "1.avsc").write_text(text, encoding="utf-8", errors="replace")
     codec = Avro(str(folder)).open(CodecSettings(clock=ManualClock()))
-    try:
-        codec.decode_many([framed(1, b"\0")])
-    except CodecStalled as stalled:
-        assert stalled.done == []
+    with contextlib.suppress(CodecStalled):
+        assert len(codec.decode_many([framed(1, b"\0")])) == 1

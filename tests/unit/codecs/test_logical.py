@@ -148,8 +148,8 @@ def test_a_naive_datetime_is_never_written_as_a_point_in_time(tmp_path: Path) ->
     Red when: logical._since_epoch takes a naive datetime (as fastavro does, by the host's zone)
     """
     codec = opened(tmp_path, {1: record_schema("T", {"v": logical("long", "timestamp-millis")})})
-    with pytest.raises(ValueError, match="T.v is a point in time"):
-        codec.encode("t", ("T", {"v": datetime.datetime(2024, 1, 1)}))  # noqa: DTZ001 - the case's input
+    with pytest.raises(ValueError, match="is a point in time"):
+        codec.encode("t", ("T", {"v": datetime.datetime(2024, 1, 1)}))  # noqa: DTZ001 - a naive one is what is tested
 
 
 @pytest.mark.usefixtures("zone")
@@ -178,7 +178,7 @@ def test_a_point_in_time_is_the_same_in_every_zone(tmp_path: Path, name: str, ye
         (logical("int", "date"), datetime.date(9999, 12, 31)),
         (logical("int", "time-millis"), datetime.time(23, 59, 59, 999_000)),
         (logical("long", "time-micros"), datetime.time(23, 59, 59, 999_999)),
-        (logical("long", "local-timestamp-micros"), datetime.datetime(2024, 2, 29, 1, 2, 3, 4)),  # noqa: DTZ001
+        (logical("long", "local-timestamp-micros"), datetime.datetime(2024, 2, 29, 1, 2, 3, 4)),  # noqa: DTZ001 - a naive one is what is tested
         (logical("string", "uuid"), uuid.UUID(int=7)),
         (logical("string", "no-such-type"), "text"),
     ],

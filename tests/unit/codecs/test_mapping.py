@@ -130,7 +130,7 @@ class Everything:
     by_name: Mapping[str, Address]
     maybe: Address | None
     old_maybe: Optional[int]  # noqa: UP045 - the old spelling is what is tested
-    old_union: Union[int, str]  # noqa: UP007
+    old_union: Union[int, str]  # noqa: UP007 - so is this
     kind: Kind
     word: Literal["A", "B"]
     labels: frozenset[str]
@@ -233,26 +233,26 @@ def test_a_class_that_checks_itself_refuses_without_quoting_the_payload(tmp_path
 
 
 def test_a_pydantic_model_validates_and_nests(tmp_path: Path) -> None:
-    class Line(pydantic.BaseModel):
+    class Item(pydantic.BaseModel):
         sku: str
         count: int = pydantic.Field(gt=0)
 
     class Order(pydantic.BaseModel):
-        lines: list[Line]
+        lines: list[Item]
         customer: str = pydantic.Field(alias="customerName")
         note: str | None = None
 
-    line = record_schema("Line", {"sku": "string", "count": "int"})
+    line = record_schema("Item", {"sku": "string", "count": "int"})
     schema = record_schema(
         "Order", {"customerName": "string", "lines": {"type": "array", "items": line}, "extra": "int"}
     )
-    codec = opened(tmp_path, {1: schema}, types=[Order, Line])
+    codec = opened(tmp_path, {1: schema}, types=[Order, Item])
     good = {"customerName": "c", "lines": [{"sku": "s", "count": 1}], "extra": 1}
-    assert value_of(codec, 1, body(schema, good)) == Order(lines=[Line(sku="s", count=1)], customerName="c")
+    assert value_of(codec, 1, body(schema, good)) == Order(lines=[Item(sku="s", count=1)], customerName="c")
     error = refusal_of(codec, 1, body(schema, {**good, "lines": [{"sku": "secret", "count": 0}]}))
     assert (error.reason, str(error)) == (
         Reason.SCHEMA_INCOMPATIBLE,
-        "Line.count does not take the value: greater_than",
+        "Item.count does not take the value: greater_than",
     )
 
 

@@ -53,7 +53,7 @@ def test_two_meanings_of_one_name_are_an_error_of_the_schema_and_no_record_dies_
 
     Case: B27
     Parts: real (files)
-    Red when: AvroCodec._parsed raises a RecordError for a SchemaError
+    Red when: SchemaDirectory.by_id raises a RecordError for a SchemaError
     """
     conflicting = record_schema("shop.Invoice", {"to": OTHER_ADDRESS})
     codec = opened(tmp_path, {2: record_schema("shop.Order", {"to": ADDRESS}), 3: conflicting, 4: ROOT, 9: ADDRESS})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,23 +62,23 @@ def test_what_is_written_again_has_the_same_type(tmp_path: Path) -> None:
 def test_a_look_alike_inside_a_record_keeps_its_name_too(tmp_path: Path) -> None:
     outer = record_schema("Outer", {"inner": ["null", AA, BB]})
     codec = opened(tmp_path, {1: outer})
-    value = {"inner": ("shop.Bb", {"x": 5, "y": "t"})}
+    value: dict[str, Any] = {"inner": ("shop.Bb", {"x": 5, "y": "t"})}
     content = body(outer, value)
     assert value_of(codec, 1, content) == value
     assert codec.encode("t", ("Outer", value)) == framed(1, content).value
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ({"inner": {"x": 5, "y": "t"}}, "in 2 of the branches"),
-        ({"inner": 5}, "in 0 of the branches"),
-        ({"inner": ("shop.Cc", {})}, "has no branch shop.Cc"),
-        ({"inner": ("shop.Bb", {"x": 5, "y": "t", "z": 1})}, "does not have: z"),
-        ({"inner": ("shop.Bb", {"x": 5})}, "Outer.inner.y is missing"),
-    ],
-)
-def test_nothing_is_guessed_when_writing(tmp_path: Path, value: object, text: str) -> None:
+GUESSES: list[tuple[Any, str]] = [
+    ({"inner": {"x": 5, "y": "t"}}, "in 2 of the branches"),
+    ({"inner": 5}, "in 0 of the branches"),
+    ({"inner": ("shop.Cc", {})}, "has no branch shop.Cc"),
+    ({"inner": ("shop.Bb", {"x": 5, "y": "t", "z": 1})}, "does not have: z"),
+    ({"inner": ("shop.Bb", {"x": 5})}, "Outer.inner.y is missing"),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), GUESSES)
+def test_nothing_is_guessed_when_writing(tmp_path: Path, value: Any, text: str) -> None:
     """Writing is strict: an ambiguous branch, a field too many or too few is an error, never a guess.
 
     Case: B26
