@@ -7,6 +7,7 @@ import re
 import typing
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal, TypeVar
 
 from ..dlq.retry import RetryPolicy
@@ -55,12 +56,16 @@ class Command:
         return type_name in self.takes or value_type in self.takes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HandlerFunction:
-    """The one function that carries out commands of a class, and what it wants."""
+    """The one function that carries out commands of a class."""
 
     function: Callable[..., Any]
-    wants: Wants
+
+    @cached_property
+    def wants(self) -> Wants:
+        """What it wants. Read late: a class that it names may stand further down in its module."""
+        return read_wants(self.function)
 
 
 class Consumer:
@@ -198,13 +203,7 @@ class Consumer:
 
     def _check_readable(self, name: str, wants: Wants, on: Types) -> None:
         if wants.unresolved is not None and on is None:
-            self._problems.append(
-                Problem(
-                    f"handler {name!r} of {self.name!r}",
-                    f"its annotations cannot be read ({wants.unresolved})",
-                    "define the types at module level, or name them with on=",
-                )
-            )
+            self._problems.append(_unreadable(f"handler {name!r} of {self.name!r}", wants.unresolved))
 
 
 class App:
@@ -271,7 +270,7 @@ class App:
                         "keep exactly one @app.handler for it",
                     )
                 )
-            self.handlers[command_type] = HandlerFunction(function, read_wants(function))
+            self.handlers[command_type] = HandlerFunction(function)
             return function
 
         return declare
@@ -313,6 +312,9 @@ class App:
             found.append(
                 Problem(f"app {self.name!r}", "it has no owner", 'name the team: App("billing", owner="payments")')
             )
+        for cls, handler in self.handlers.items():
+            if handler.wants.unresolved is not None:
+                found.append(_unreadable(f"handler of {cls.__name__}", handler.wants.unresolved))
         for consumer in self.consumers.values():
             found += consumer.problems()
             for command in consumer.commands.values():
@@ -350,6 +352,12 @@ def _types(given: Types) -> frozenset[type | str]:
     if isinstance(given, type | str):
         return frozenset((given,))
     return frozenset(given)
+
+
+def _unreadable(key: str, why: str) -> Problem:
+    return Problem(
+        key, f"its annotations cannot be read ({why})", "define the types at module level, or name them with on="
+    )
 
 
 def _name_problems(key: str, name: str) -> list[Problem]:

@@ -16,8 +16,8 @@ from rich.markup import escape
 from ...inbox.errors import EXIT_CONFIGURATION, EXIT_FATAL, ConfigurationError, FatalError, TidegateError
 from ...inbox.migrate import upgrade
 from ...inbox.store import STORE_ERRORS
-from .. import config_report, metrics
-from ..settings import Settings, masked_address
+from .. import config_report, logs, metrics
+from ..settings import Log, Settings, masked_address
 from . import checking, lagging, restoring, running, showing, topics
 from .dlq import dlq_app
 from .options import ERR, OUT, AppOption, ConfigOption, ConsumerOption, JsonOption
@@ -37,6 +37,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    logs.configure(Log(level="warning"))
     try:
         app()
     except ConfigurationError as error:
@@ -149,6 +150,14 @@ def create_topics(app: AppOption = None, consumer: ConsumerOption = None, config
     """Make the dead-letter topics that do not exist yet."""
     prepared = prepare(app, config, ("kafka.bootstrap_servers",))
     topics.create(prepared.settings, chosen(prepared.app, consumer))
+
+
+@app.command()
+def demo(keep: Annotated[bool, typer.Option("--keep", help="Go on running until Ctrl-C.")] = False) -> None:
+    """See the promise kept: a shop on an embedded PostgreSQL and a mock Kafka, with repeats, a failure and a replay."""
+    from ..demo.run import demo as tell  # only here: its parts are an extra
+
+    raise typer.Exit(tell(keep=keep))
 
 
 async def _migrate(settings: Settings) -> None:
