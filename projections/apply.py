@@ -13,17 +13,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..dlq.burial import Burial, Buried, letters_of
-from ..dlq.failure_text import dead as dead_outcome
 from ..dlq.failure_text import exception_type
 from ..dlq.guard import HandlerRaised
 from ..dlq.retry import RetryPolicy, RetryState
-from ..dlq.rules import DeadNow, Decision, DependencyAway, Fatal, Lost, Transient, decide
+from ..dlq.rules import Decision, DependencyAway, Fatal, Lost, Transient, decide
 from ..inbox import checkpoint, claim, failure, fence, outbox
 from ..inbox.clock import Clock
 from ..inbox.errors import DependencyError, FatalError, OwnershipLost
@@ -37,18 +36,7 @@ from ..inbox.moving import judge, raise_checkpoints
 from ..inbox.outcome import Dead, Reason
 from ..inbox.store import Store
 from .batch import Batch, BoundProjection
-
-Verdicts = Mapping[int, Dead]
-"""id(event) -> why it is dead. By identity: two records of one batch may carry the same event id."""
-
-
-@dataclass(slots=True)
-class Admitted:
-    """What a projection gets of a batch, after its claims."""
-
-    fresh: list[Event[Any]]
-    duplicates: list[Event[Any]] = field(default_factory=list)
-    conflicts: list[Event[Any]] = field(default_factory=list)
+from .verdicts import NO_VERDICTS, Admitted, Search, Verdicts, admit, conflict, pieces_of
 
 
 class ConflictsFound(Exception):
@@ -113,32 +101,45 @@ class Applier:
     # ------------------------------------------------------------------------------------------------ all together
 
     async def _together(self, batch: Batch) -> tuple[frozenset[Partition], list[tuple[BoundProjection, Exception]]]:
-        attempt = _Attempt(batch, alone=len(self._projections) == 1)
-        try:
-            async with self._store.transaction() as conn:
-                await self._hold(conn, attempt, self._projections)
-                await self._probe(conn, attempt, self._projections)
-                for bound in self._projections:
-                    await self._savepoint(conn, attempt, bound)
-                await self._close(conn, attempt)
-        except HandlerRaised as raised:
-            return attempt.lost, [(self._projections[0], raised.error)]
-        except ConflictsFound as found:
-            return attempt.lost, [(self._projections[0], found)]
-        self._confirm(attempt)
-        return attempt.lost, attempt.failed
+        """One transaction for all. A projection that takes the connection with it leaves, and the others go again."""
+        failed: list[tuple[BoundProjection, Exception]] = []
+        staying = self._projections
+        while staying:
+            attempt = _Attempt(batch, alone=len(self._projections) == 1)
+            try:
+                await self._transact(attempt, staying)
+            except _Left as left:
+                failed.append((left.bound, left.error))
+                staying = [bound for bound in staying if bound is not left.bound]
+                continue
+            self._confirm(attempt)
+            return attempt.lost, failed + attempt.failed
+        return frozenset(), failed
+
+    async def _transact(self, attempt: _Attempt, projections: Sequence[BoundProjection]) -> None:
+        """Steps 1 to 8. Raises _Left where a projection's failure undoes everything."""
+        async with self._store.transaction() as conn:
+            await self._hold(conn, attempt, projections)
+            await self._probe(conn, attempt, projections)
+            for bound in projections:
+                await self._savepoint(conn, attempt, bound)
+            await self._close(conn, attempt)
 
     async def _savepoint(self, conn: AsyncConnection, attempt: _Attempt, bound: BoundProjection) -> None:
         """One projection's part. Alone it needs no savepoint: its failure undoes the whole transaction."""
-        if attempt.alone:
-            await self._project(conn, attempt, bound, {})
-            return
+        savepoint = None if attempt.alone else await conn.begin_nested()
         try:
-            async with conn.begin_nested():
-                await self._project(conn, attempt, bound, {})
+            await self._project(conn, attempt, bound, NO_VERDICTS)
         except (HandlerRaised, ConflictsFound) as stopped:
-            attempt.failed.append((bound, stopped.error if isinstance(stopped, HandlerRaised) else stopped))
+            error = stopped.error if isinstance(stopped, HandlerRaised) else stopped
+            if savepoint is None or conn.invalidated:
+                raise _Left(bound, error) from error
+            await savepoint.rollback()
+            attempt.failed.append((bound, error))
             attempt.forget(bound)
+            return
+        if savepoint is not None:
+            await savepoint.commit()
 
     # ------------------------------------------------------------------------------------------------- the pieces
 
@@ -170,31 +171,28 @@ class Applier:
         if admitted.conflicts:
             raise ConflictsFound(admitted.conflicts)
         started = time.perf_counter()
-        if admitted.fresh:
-            attempt.outgoing += await bound.run(admitted.fresh, conn)
-        attempt.results.append(_Result(bound, admitted, time.perf_counter() - started))
+        published: list[outbox.NewOutgoing] = []
+        for piece in pieces_of(admitted.fresh, verdicts.starts):
+            published += await bound.run(piece, conn)
+        attempt.results.append(_Result(bound, admitted, published, time.perf_counter() - started))
 
     async def _admit(
         self, conn: AsyncConnection, attempt: _Attempt, bound: BoundProjection, verdicts: Verdicts
     ) -> Admitted:
-        events = (
-            [e for e in attempt.events[bound.key] if id(e) not in verdicts] if verdicts else attempt.events[bound.key]
-        )
-        admitted = _unique(events)
-        if attempt.known:
-            _set_aside(admitted, attempt.known, bound)
+        admitted = admit(attempt.events[bound.key], attempt.known, bound.key, verdicts.dead)
         rows = sorted([(event.event_id, event.payload_hash) for event in admitted.fresh])
-        if not rows:
-            return admitted
-        claimed = await claim.claim(conn, self._tables, *bound.key, rows, optimistic=self._optimistic)
-        self._optimistic = claimed.new is None  # repeats come in runs: ask for each id until a batch has none
-        if claimed.new is not None:
-            _sort_out(admitted, claimed.new, claimed.taken)
+        if rows:
+            claimed = await claim.claim(conn, self._tables, *bound.key, rows, optimistic=self._optimistic)
+            self._optimistic = claimed.new is None  # repeats come in runs: ask for each id until a batch has none
+            if claimed.new is not None:
+                admitted.sort_out(claimed.new, claimed.taken)
+        admitted.judge_rest()
         return admitted
 
     async def _close(self, conn: AsyncConnection, attempt: _Attempt) -> None:
         """Steps 6 to 8: rows of repeats, records to go out, checkpoints."""
         await self._link(conn, attempt)
+        attempt.outgoing += [record for result in attempt.results for record in result.published]
         await outbox.put(conn, self._tables, attempt.outgoing)
         attempt.moves = [
             move for result in attempt.results for move in attempt.batch.moves(result.bound, attempt.holdings)
@@ -203,8 +201,6 @@ class Applier:
 
     async def _link(self, conn: AsyncConnection, attempt: _Attempt) -> None:
         """A repeat of what stands in the failure table is linked to it: visible, not run, ending with it."""
-        if not attempt.known:
-            return
         rows = [
             linked
             for result in attempt.results
@@ -215,13 +211,14 @@ class Applier:
             await failure.link(conn, self._tables, rows)
 
     def _linked(self, attempt: _Attempt, bound: BoundProjection, event: Event[Any]) -> failure.NewFailure | None:
-        found = attempt.known.failures.get(claim.ClaimKey(*bound.key, event.event_id))
-        if found is None or any(
-            (row.partition, row.offset) == ((event.topic, event.partition), event.offset) for row in found
-        ):
-            return None
+        original = attempt.buried.get((bound.key, event.event_id))
+        if original is None:
+            found = attempt.known.failures.get(claim.ClaimKey(*bound.key, event.event_id), ())
+            same = [row for row in found if row.payload_hash == event.payload_hash]
+            if not same or any(_is_at(row, event) for row in found):
+                return None
+            original = same[0].duplicate_of or same[0].failure_id
         incarnation = attempt.holdings[Partition(event.topic, event.partition)].incarnation
-        original = found[0].duplicate_of or found[0].failure_id
         return linked_row(Place(*bound.key, incarnation), event, original, now=self._clock.now())
 
     def _confirm(self, attempt: _Attempt) -> None:
@@ -241,13 +238,12 @@ class Applier:
     async def _settle(self, batch: Batch, bound: BoundProjection, error: Exception) -> frozenset[Partition]:
         """Retry within the policy's bounds, then find the bad events; ends with every event of the batch settled."""
         state = RetryState()
-        verdicts: dict[int, Dead] = {}
+        verdicts = Verdicts({})
         while True:
             if isinstance(error, ConflictsFound):
-                verdicts |= {id(event): _conflict() for event in error.events}
+                verdicts = Verdicts({**verdicts.dead, **{id(event): conflict() for event in error.events}})
             else:
-                state, found = await self._after_failure(batch, bound, error, state, verdicts)
-                verdicts |= found
+                state, verdicts = await self._after_failure(batch, bound, error, state, verdicts)
             try:
                 return await self._alone(batch, bound, verdicts)
             except HandlerRaised as raised:
@@ -257,17 +253,17 @@ class Applier:
 
     async def _after_failure(
         self, batch: Batch, bound: BoundProjection, error: Exception, state: RetryState, verdicts: Verdicts
-    ) -> tuple[RetryState, dict[int, Dead]]:
+    ) -> tuple[RetryState, Verdicts]:
         """Wait before another try, or find out which events no try will help."""
-        decision = await self._decision(error)
-        if isinstance(decision, Transient):
-            state = state.failed(exception_type(error), self._clock.monotonic_s())
-            delay_s = self._retry.next_delay_s(state, self._clock.random())
-            if delay_s is not None:
-                self._meter.retried(bound.name, 1)
-                await asyncio.sleep(delay_s)
-                return state, {}
-        return RetryState(), await self._bisect(batch, bound, verdicts)
+        if not isinstance(await self._decision(error), Transient):
+            return state, await self._bisect(batch, bound, verdicts, patient=True)
+        state = state.failed(exception_type(error), self._clock.monotonic_s())
+        delay_s = self._retry.next_delay_s(state, self._clock.random())
+        if delay_s is None:
+            return RetryState(), await self._bisect(batch, bound, verdicts, patient=False)
+        self._meter.retried(bound.name, 1)
+        await asyncio.sleep(delay_s)
+        return state, verdicts
 
     async def _decision(self, error: Exception) -> Decision:
         decision = decide(error, classify)
@@ -286,17 +282,22 @@ class Applier:
         attempt = _Attempt(batch, alone=True)
         async with self._store.transaction() as conn:
             await self._hold(conn, attempt, [bound])
-            dead = [event for event in attempt.events[bound.key] if id(event) in verdicts]
-            buried = [self._bury(attempt, bound, event, verdicts[id(event)]) for event in dead]
+            dead = [event for event in attempt.events[bound.key] if id(event) in verdicts.dead]
+            buried = [self._bury(attempt, bound, event, verdicts.dead[id(event)]) for event in dead]
             places = await failure.draw_places(conn, self._tables, [row for row, _ in buried])
             await self._probe(conn, attempt, [bound])
             await self._project(conn, attempt, bound, verdicts)
             puts = await failure.put(conn, self._tables, [row for row, _ in buried], places)
             attempt.outgoing += letters_of(puts, buried)
+            attempt.buried = {
+                (bound.key, event.event_id): put.id
+                for event, put in zip(dead, puts, strict=True)
+                if verdicts.dead[id(event)].reason is not Reason.CONFLICT
+            }
             await self._close(conn, attempt)
         self._confirm(attempt)
         for event in dead:
-            self._meter.dead(bound.name, verdicts[id(event)].reason, 1)
+            self._meter.dead(bound.name, verdicts.dead[id(event)].reason, 1)
         return attempt.lost
 
     def _bury(self, attempt: _Attempt, bound: BoundProjection, event: Event[Any], dead: Dead) -> Buried:
@@ -304,48 +305,68 @@ class Applier:
         place = Place(*bound.key, incarnation)
         return self._burial.bury(place, bound.name, event, dead)
 
-    async def _bisect(self, batch: Batch, bound: BoundProjection, verdicts: Verdicts) -> dict[int, Dead]:
-        """Find the events that fail, in a transaction that ends in rollback."""
-        attempt = _Attempt(batch, alone=True)
-        async with self._store.trial() as conn:
-            await self._hold(conn, attempt, [bound])
-            await self._probe(conn, attempt, [bound])
-            admitted = await self._admit(conn, attempt, bound, verdicts)
-            return await self._halves(conn, bound, admitted.fresh)
+    async def _bisect(self, batch: Batch, bound: BoundProjection, verdicts: Verdicts, *, patient: bool) -> Verdicts:
+        """Find the events that fail, in transactions that end in rollback. `patient`: what time may heal is left."""
+        search = Search(dict(verdicts.dead), patient)
+        while True:
+            attempt = _Attempt(batch, alone=True)
+            async with self._store.trial() as conn:
+                await self._hold(conn, attempt, [bound])
+                await self._probe(conn, attempt, [bound])
+                admitted = await self._admit(conn, attempt, bound, Verdicts(search.dead))
+                search.begin(admitted.fresh)
+                if await self._try_pieces(conn, bound, search):
+                    return search.verdicts()
 
-    async def _halves(self, conn: AsyncConnection, bound: BoundProjection, events: list[Event[Any]]) -> dict[int, Dead]:
-        """Good halves stay in the trial, so that later events meet what earlier ones wrote; a bad one is a verdict."""
-        savepoint = await conn.begin_nested()
-        try:
-            await bound.run(events, conn)
-        except HandlerRaised as raised:
-            await savepoint.rollback()
-            if len(events) == 1:
-                return {id(events[0]): await self._verdict(events[0], raised.error)}
-            middle = len(events) // 2
-            return await self._halves(conn, bound, events[:middle]) | await self._halves(conn, bound, events[middle:])
-        await savepoint.commit()
-        return {}
+    async def _try_pieces(self, conn: AsyncConnection, bound: BoundProjection, search: Search) -> bool:
+        """Good pieces stay in the trial, so that later events meet what earlier ones wrote; a bad one is halved.
 
-    async def _verdict(self, event: Event[Any], error: Exception) -> Dead:
-        decision = await self._decision(error)
-        reason = decision.reason if isinstance(decision, DeadNow) else Reason.EXHAUSTED
-        if isinstance(decision, Transient):
-            reason = decision.exhausted
-        return dead_outcome(reason, error, event.record)
+        False: the connection went with a failed piece (it ran past its deadline inside a statement); try again.
+        """
+        place = 0
+        while place < len(search.pieces):
+            piece = search.pieces[place]
+            savepoint = await conn.begin_nested()
+            try:
+                await bound.run(piece, conn)
+            except HandlerRaised as raised:
+                is_over = conn.invalidated
+                if not is_over:
+                    await savepoint.rollback()
+                decision = await self._decision(raised.error) if len(piece) == 1 else None
+                place = search.failed(place, decision, raised.error)
+                if is_over:
+                    return False
+                continue
+            await savepoint.commit()
+            place += 1
+        return True
 
 
 @dataclass(slots=True)
 class _Result:
     bound: BoundProjection
     admitted: Admitted
+    published: list[outbox.NewOutgoing]
     seconds: float
 
 
 class _Attempt:
     """One transaction's worth of state; thrown away with it."""
 
-    __slots__ = ("alone", "batch", "events", "failed", "holdings", "known", "lost", "moves", "outgoing", "results")
+    __slots__ = (
+        "alone",
+        "batch",
+        "buried",
+        "events",
+        "failed",
+        "holdings",
+        "known",
+        "lost",
+        "moves",
+        "outgoing",
+        "results",
+    )
 
     def __init__(self, batch: Batch, *, alone: bool) -> None:
         self.batch = batch
@@ -358,47 +379,22 @@ class _Attempt:
         self.outgoing: list[outbox.NewOutgoing] = []
         self.moves: list[checkpoint.Move] = []
         self.failed: list[tuple[BoundProjection, Exception]] = []
+        self.buried: dict[tuple[tuple[int, int], bytes], int] = {}
+        """(handler and version, event id) -> the failure row that this transaction put."""
 
     def forget(self, bound: BoundProjection) -> None:
         """Its savepoint was rolled back."""
         self.results = [result for result in self.results if result.bound is not bound]
 
 
-def _conflict() -> Dead:
-    return Dead(Reason.CONFLICT, "another record with this event id and different bytes was handled before")
+class _Left(Exception):
+    """A projection's failure that undid the whole transaction."""
+
+    def __init__(self, bound: BoundProjection, error: Exception) -> None:
+        self.bound = bound
+        self.error = error
+        super().__init__(f"{bound.name!r} failed")
 
 
-def _unique(events: list[Event[Any]]) -> Admitted:
-    """Each id once: the first record stands, a later one is a repeat, or a conflict where its bytes differ."""
-    first = {event.event_id: event for event in reversed(events)}
-    if len(first) == len(events):
-        return Admitted(events)
-    admitted = Admitted([])
-    for event in events:
-        leader = first[event.event_id]
-        if leader is event:
-            admitted.fresh.append(event)
-        elif leader.payload_hash == event.payload_hash:
-            admitted.duplicates.append(event)
-        else:
-            admitted.conflicts.append(event)
-    return admitted
-
-
-def _set_aside(admitted: Admitted, known: claim.Probe, bound: BoundProjection) -> None:
-    """What stands in the failure table is not run: it is being dealt with there."""
-    fresh = admitted.fresh
-    admitted.fresh = [event for event in fresh if (*bound.key, event.event_id) not in known.failures]
-    admitted.duplicates += [event for event in fresh if (*bound.key, event.event_id) in known.failures]
-
-
-def _sort_out(admitted: Admitted, new: frozenset[bytes], taken: Mapping[bytes, int]) -> None:
-    """Ids that were claimed before are repeats, or conflicts where the bytes differ."""
-    fresh, admitted.fresh = admitted.fresh, []
-    for event in fresh:
-        if event.event_id in new:
-            admitted.fresh.append(event)
-        elif taken.get(event.event_id, event.payload_hash) == event.payload_hash:
-            admitted.duplicates.append(event)
-        else:
-            admitted.conflicts.append(event)
+def _is_at(row: claim.FailureFound, event: Event[Any]) -> bool:
+    return (*row.partition, row.offset) == (event.topic, event.partition, event.offset)
