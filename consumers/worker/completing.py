@@ -19,9 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ...dlq.burial import Burial, Buried, letters_of
 from ...dlq.failure_text import dead as dead_outcome
 from ...inbox import checkpoint, claim, failure, fence, outbox
+from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, OwnershipLost
 from ...inbox.event import Partition
-from ...inbox.failure_rows import Place
+from ...inbox.failure_rows import Place, linked
 from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holding, Holdings
 from ...inbox.moving import judge, raise_checkpoints
@@ -33,7 +34,7 @@ COMMAND_VERSION = 0
 """Commands have no versions: the column holds a constant."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Completion:
     """One handled event. `dead` says that it failed for good; `claimed` that its own transaction claimed it already."""
 
@@ -44,6 +45,16 @@ class Completion:
     dead: Dead | None = None
     attempts: int = 1
     claimed: bool = False
+
+    @property
+    def claim_key(self) -> claim.ClaimKey:
+        """What it claims."""
+        return claim.ClaimKey(self.handler_id, COMMAND_VERSION, self.item.event.event_id)
+
+    @property
+    def known_by(self) -> tuple[claim.ClaimKey, int]:
+        """What two deliveries of one event have in common."""
+        return self.claim_key, self.item.event.payload_hash
 
 
 class Progress(Protocol):
@@ -94,6 +105,7 @@ class Completer:
         holdings: Holdings,
         burial: Burial,
         progress: Progress,
+        clock: Clock,
         wait_for: Callable[[str], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -102,6 +114,7 @@ class Completer:
         self._holdings = holdings
         self._burial = burial
         self._progress = progress
+        self._clock = clock
         self._wait_for = wait_for
         self._waiting: list[Completion] = []
         self._wake = asyncio.Event()
@@ -192,21 +205,55 @@ class Completer:
         places = await failure.draw_places(conn, self._tables, [row for row, _ in buried])
         group.durable += [*dead, *(member for member in mine if member.claimed)]
         open_ones = [member for member in mine if member.dead is None and not member.claimed]
-        outgoing = await self._claim_each(conn, group, open_ones) if open_ones else []
-        if buried:
-            puts = await failure.put(conn, self._tables, [row for row, _ in buried], places)
-            outgoing += letters_of(puts, buried)
+        handler_ids = {member.handler_id for member in (*open_ones, *dead)}
+        if not handler_ids:
+            return
+        generations = await claim.lock_generations(conn, self._tables, handler_ids)
+        outgoing = await self._claim_each(conn, group, open_ones, generations) if open_ones else []
+        if dead:
+            outgoing += await self._put_dead(conn, group, dict(zip(dead, buried, strict=True)), places, generations)
         if outgoing:
             await outbox.put(conn, self._tables, outgoing)
         group.wrote_outbox = bool(outgoing)
 
+    async def _put_dead(
+        self,
+        conn: AsyncConnection,
+        group: _Group,
+        buried: Mapping[Completion, Buried],
+        places: failure.Places,
+        generations: claim.Generations,
+    ) -> list[outbox.NewOutgoing]:
+        """A row and a letter for each, unless it repeats what was handled, or what stands there and is linked then."""
+        keys = [(handler_id, COMMAND_VERSION) for handler_id in sorted({m.handler_id for m in buried})]
+        ids = sorted({member.item.event.event_id for member in buried})
+        known = await claim.probe(conn, self._tables, keys, ids, generations)
+        leaders: dict[tuple[claim.ClaimKey, int], Completion] = {}
+        repeats: list[Completion] = []
+        for member in buried:
+            if known.claims.get(member.claim_key) == member.item.event.payload_hash:
+                group.duplicates[member.track] += 1
+            elif _original(member, known) is not None or leaders.setdefault(member.known_by, member) is not member:
+                repeats.append(member)
+        rows = [buried[member] for member in leaders.values()]
+        puts = await failure.put(conn, self._tables, [row for row, _ in rows], places)
+        now = dict(zip(leaders, (put.id for put in puts), strict=True))
+        links = [self._link(group, member, _original(member, known) or now[member.known_by]) for member in repeats]
+        if links:
+            await failure.link(conn, self._tables, links)
+        return letters_of(puts, rows)
+
+    def _link(self, group: _Group, member: Completion, original: int) -> failure.NewFailure:
+        group.duplicates[member.track] += 1
+        place = Place(member.handler_id, COMMAND_VERSION, group.holdings[member.item.partition].incarnation)
+        return linked(place, member.item.event, original, now=self._clock.now())
+
     async def _claim_each(
-        self, conn: AsyncConnection, group: _Group, members: list[Completion]
+        self, conn: AsyncConnection, group: _Group, members: list[Completion], generations: claim.Generations
     ) -> list[outbox.NewOutgoing]:
         by_handler: defaultdict[int, list[Completion]] = defaultdict(list)
         for member in members:
             by_handler[member.handler_id].append(member)
-        generations = await claim.lock_generations(conn, self._tables, by_handler)
         keys = [(handler_id, COMMAND_VERSION) for handler_id in sorted(by_handler)]
         ids = sorted({member.item.event.event_id for member in members})
         known = await claim.probe(conn, self._tables, keys, ids, generations, newest=False)
@@ -291,3 +338,13 @@ class Completer:
 def _as_conflict(member: Completion) -> Completion:
     dead = Dead(Reason.CONFLICT, "another record with this event id and different bytes was handled before")
     return Completion(member.track, member.handler_id, member.item, dead=dead, attempts=member.attempts)
+
+
+def _original(member: Completion, known: claim.Probe) -> int | None:
+    """The failure row that a dead event is a repeat of; None where there is none but its own."""
+    event = member.item.event
+    found = known.failures.get(member.claim_key, ())
+    if any((row.partition, row.offset) == (member.item.partition, member.item.offset) for row in found):
+        return None
+    same = [row for row in found if row.payload_hash == event.payload_hash]
+    return (same[0].duplicate_of or same[0].failure_id) if same else None

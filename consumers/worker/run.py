@@ -70,7 +70,9 @@ async def run_consumer(
     consumer = app.consumers[consumer_name]
     async with AsyncExitStack() as stack:
         store = Store(
-            Database(settings.database.dsn(), member=f"{os.getpid()} {consumer_name}", settings=settings.database.pools()),
+            Database(
+                settings.database.dsn(), member=f"{os.getpid()} {consumer_name}", settings=settings.database.pools()
+            ),
             tables(settings.database.schema_name),
         )
         stack.push_async_callback(store.database.close)
@@ -196,7 +198,7 @@ class Assembly:
             store, name, self._holdings, self._producer, self._clock, wait, self._blocked, self._published
         )
         progress = EngineProgress(worker, self._metrics, self._relay.wake)
-        self._completer = Completer(store, name, self._holdings, self._burial, progress, wait)
+        self._completer = Completer(store, name, self._holdings, self._burial, progress, self._clock, wait)
         runner = CommandRunner(
             store, name, self._holdings, self._mediator, self._encoder, self._completer, self._dependencies,
             self._metrics, self._clock, worker.returned,
