@@ -86,7 +86,7 @@ def _source(where: Sequence[str], settings: CodecSettings) -> SchemaSource:
             "set TIDEGATE_REGISTRY__URL to the registry's URL or to a directory of .avsc files",
         )
     if all(url.startswith(("http://", "https://")) for url in urls):
-        # Here, not above: the registry's client takes half a second to import, and a directory needs none of it.
+        # Here, not above: the HTTP client is as long in importing as all else here, and a directory needs none of it.
         from .registry import SchemaRegistry
 
         return SchemaRegistry(urls, settings)
