@@ -3,8 +3,8 @@
 No label ever holds a tenant, key, id, offset, member id or exception text: those are in logs and rows. `topic`,
 `partition`, `consumer`, `handler` and `dependency` are bounded by the app's declarations; `reason`, `status`, `cause`,
 `kind` and `result` by the vocabularies beside them; `type` by the types that the app knows and 50 more, all others
-being `other`. A worker shows only what is its own; figures of the whole database come from the exporter, so that replicas
-never multiply them.
+being `other`. A worker shows only what is its own; figures of the whole database come from the exporter, so that
+replicas never multiply them.
 """
 
 from __future__ import annotations

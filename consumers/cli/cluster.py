@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, cast, final
+from typing import Any, Final, cast, final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from ...inbox.errors import ConfigurationError, TransientError
+from ...inbox.errors import ConfigurationError, Problem, TransientError
 from ...inbox.event import Partition
 from ..client.admin import ANSWER_MAX_S, Admin, TopicFacts
-from ..client.config import admin_config
+from ..client.config import admin_config, consumer_config, spelled
+from ..layers import CLIENT_TABLE
 from ..settings import Settings
 
 
@@ -22,14 +24,11 @@ class Cluster:
     """The cluster of `kafka.bootstrap_servers`. Every method raises TransientError where nobody answers."""
 
     def __init__(self, settings: Settings) -> None:
-        config = admin_config(settings.client_options("", ("-",)))
-        try:
-            self._admin = Admin(config)
-            self._client = AdminClient(config)
-        except KafkaException as error:  # a property that librdkafka does not know, or a value it does not take
-            raise ConfigurationError.of(
-                "kafka.client", error.args[0].str(), "see librdkafka's CONFIGURATION.md for names and values"
-            ) from None
+        config: dict[str, Any] = {**admin_config(settings.client_options("", ("-",))), "logger": _NOBODY}
+        if problems := property_problems(settings):
+            raise ConfigurationError(problems)
+        self._admin = Admin(config)
+        self._client = AdminClient(config)
 
     def describe(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
         """Facts about each topic; `error` says where there is none."""
@@ -65,6 +64,33 @@ class Cluster:
         new = [NewTopic(name, num_partitions=count) for name, count in topics.items()]
         futures = cast("dict[str, Future[Any]]", self._client.create_topics(new, request_timeout=ANSWER_MAX_S))
         return {name: _refusal(future) for name, future in futures.items()}
+
+
+def property_problems(settings: Settings) -> list[Problem]:
+    """Properties that librdkafka does not know, or whose values it does not take: it names one at a time."""
+    config = consumer_config(settings.client_options("-", ("-",)), {}) | {"logger": _NOBODY}
+    problems: list[Problem] = []
+    while (refusal := _construction_error(config)) is not None:
+        culprit = next((key for key in settings.kafka.client if f'"{spelled(key)}"' in refusal), None)
+        fix = "see librdkafka's CONFIGURATION.md for names and values"
+        problems.append(Problem("kafka.client" if culprit is None else CLIENT_TABLE + culprit, refusal, fix))
+        if culprit is None or config.pop(spelled(culprit), None) is None:
+            break
+    return problems
+
+
+def _construction_error(config: dict[str, Any]) -> str | None:
+    try:
+        Consumer(config).close()
+    except KafkaException as error:
+        return error.args[0].str()
+    except (ValueError, TypeError) as error:  # what the Python binding itself refuses
+        return str(error)
+    return None
+
+
+_NOBODY: Final = logging.getLogger("tidegate.kafka")
+"""What librdkafka has to say while a broker is away would go to standard error; every call says it in its own error."""
 
 
 def _refusal(future: Future[Any]) -> str | None:

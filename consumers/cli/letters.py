@@ -145,16 +145,16 @@ def _audit(shown: Shown, n: int) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------------------ replay
 
 
-async def replay(settings: Settings, order: Order) -> Report:
-    """Put the letters of `order` back into the queue (or say which a dry run would)."""
-    return await in_transaction(settings, lambda conn, t: service.replay(conn, t, order))
+async def replay(settings: Settings, order: Order, after: int = 0) -> Report:
+    """Put the letters of `order` behind the number `after` back into the queue (or say which a dry run would)."""
+    return await in_transaction(settings, lambda conn, t: service.replay(conn, t, order, after=after))
 
 
 async def replay_all(settings: Settings, order: Order) -> list[Report]:
     """The same until a filter matches nothing more, one transaction and one audit line a thousand letters."""
     reports = [await replay(settings, order)]
-    while reports[-1].more and reports[-1].replayed and not order.dry_run:
-        reports.append(await replay(settings, order))
+    while reports[-1].more and not order.dry_run:
+        reports.append(await replay(settings, order, reports[-1].last_id))
         ERR.print(f"{sum(len(report.replayed) for report in reports)} so far")
     return reports
 

@@ -13,6 +13,7 @@ from ...inbox.tables import tables
 from ..app import App, Consumer
 from ..layers import Effective, load
 from ..settings import Settings
+from .cluster import property_problems
 from .loading import load_app
 
 
@@ -50,6 +51,7 @@ def judge(app_path: str | None, config: Path | None, needs: tuple[str, ...]) -> 
         effective = load(os.environ, config, app.settings if app is not None else {}, needs)
     except ConfigurationError as error:
         return None, [*problems, *error.problems]
+    problems += property_problems(effective.settings)
     return (None if app is None else Prepared(app, effective)), problems
 
 

@@ -72,6 +72,27 @@ def test_auto_commit_never_starts(tmp_path: Path) -> None:
     assert "only after its record is handled" in ended.err
 
 
+def test_properties_that_the_client_does_not_know_are_all_named(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP.replace('owner=""', 'owner="x"').replace("Shop Orders", "shop-orders"))
+    ended = tidegate(
+        "run",
+        "--app",
+        "shop:app",
+        cwd=tmp_path,
+        variables={
+            "TIDEGATE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
+            "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1",
+            "TIDEGATE_KAFKA_CLIENT_NO_SUCH_PROPERTY": "1",
+            "TIDEGATE_KAFKA_CLIENT_SECURITY_PROTOCOL": "nonsense",
+            "TIDEGATE_KAFKA_CLIENT_FETCH_WAIT_MAX_MS": "many",
+        },
+    )
+    assert ended.code == 78
+    for name in ("no.such.property", "security.protocol", "fetch.wait.max.ms"):
+        assert f"kafka.client.{name}: " in ended.err
+    assert "Traceback" not in ended.err
+
+
 def test_config_shows_each_value_with_its_source_and_no_secret(tmp_path: Path) -> None:
     (tmp_path / "t.toml").write_text('[log]\nlevel = "debug"\n')
     ended = tidegate(
