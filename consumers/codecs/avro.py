@@ -83,7 +83,7 @@ def _source(where: Sequence[str], settings: CodecSettings) -> SchemaSource:
         raise ConfigurationError.of(
             "registry.url",
             "Avro needs schemas, and nothing says where they are",
-            "set TIDEGATE_REGISTRY__URL to the registry's URL or to a directory of .avsc files",
+            "set TIDEGATE_REGISTRY_URL to the registry's URL or to a directory of .avsc files",
         )
     if all(url.startswith(("http://", "https://")) for url in urls):
         # Here, not above: the HTTP client is as long in importing as all else here, and a directory needs none of it.
