@@ -66,14 +66,14 @@ LINES: Final = (
     Line("orders in revenue-by-day", lambda facts: f"{facts.orders:,}", lambda facts: _by_day(facts, 0)),
     Line("euros in it", lambda facts: f"{facts.cents / 100:,.2f}", lambda facts: _by_day(facts, 1)),
     _things("invoices in the shop's table", lambda facts: facts.invoices),
-    _things("invoices on shop.invoices", lambda facts: facts.published),
+    _things("invoices on topic shop.invoices", lambda facts: facts.published),
     _repeats("revenue-by-day"),
     _repeats("send-invoice"),
     _things(
         "dead letters: unknown_schema", lambda facts: [reason for reason in facts.dead if reason == "unknown_schema"]
     ),
     _things("dead letters: rejected", lambda facts: [reason for reason in facts.dead if reason != "unknown_schema"]),
-    _things("letters on shop.orders.billing.dlq", lambda facts: facts.letters),
+    _things("letters on the dead-letter topic", lambda facts: facts.letters),
 )
 """The table, top to bottom."""
 

@@ -6,6 +6,7 @@ import contextlib
 import shlex
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Generator
@@ -24,8 +25,8 @@ from .screen import RIGHT, WRONG, Screen
 from .story import Story
 
 KEPT: Final = (
-    "Nothing lost: every order counts, and what could not be done waits with its reason.",
-    "Nothing twice: no repeat, kill -9 or replay counted an order or sent an invoice again.",
+    "Nothing lost: every order counts once; what cannot be done waits, with its reason.",
+    "Nothing twice: no repeat, kill -9 or replay led to a second count or invoice.",
 )
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -112,7 +113,9 @@ def _wait(console: Console, settings: dict[str, str]) -> None:
     exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
     console.print("\nIt goes on running until Ctrl-C. In another terminal:")
     console.print(f"  export {exports}", soft_wrap=True)
-    console.print("  tidegate dlq list")
+    console.print(
+        f"  {shutil.which('tidegate') or Path(sys.executable).with_name('tidegate')} dlq list", soft_wrap=True
+    )
     with contextlib.suppress(KeyboardInterrupt):
         signal.pause()
 

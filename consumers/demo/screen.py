@@ -39,7 +39,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """A line, in Rich's markup."""
-        self._console.print(text)
+        self._console.print(text, soft_wrap=True)
 
     def chapter(self, title: str, *lines: str) -> None:
         """A new chapter begins."""
@@ -61,7 +61,8 @@ class Screen:
         self._live.update(self._table(), refresh=self._console.is_terminal)
 
     def _table(self) -> Table:
-        table = Table("read back from database and topics", box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column("read back from all places", no_wrap=True)
         for title, *_ in self._chapters:
             table.add_column(f"{title}  ", justify="right", no_wrap=True)
         for line in LINES:

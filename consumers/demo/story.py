@@ -74,13 +74,14 @@ class Story:
         self._send(orders)
         self._until("streamed", lambda: self._reader.invoices() >= KILLED_AT)
         self._programs.kill_worker()
+        self._screen.say(f"  [dim]killed, with {self._reader.invoices():,} invoices written[/dim]")
         self._programs.start_worker()
         self._settle("streamed", registered=False)
 
     def _repair(self) -> None:
         self._screen.chapter(
             "2  The cause is repaired, the letter replayed",
-            f"{MISSING} is put into the registry. The letter says how to replay it:",
+            f"{MISSING} comes into the registry. The letter itself says what to do:",
         )
         shutil.copy(SCHEMAS / MISSING, self._registry)
         self._replay("replayed 1 letter")
