@@ -266,7 +266,7 @@ class Engine:
         assert not part.events or part.events[-1].record.offset < part.next_offset, "a slice ends behind its last event"
         held = Held(life.account, len(part.events), part.size_bytes)
         for name, stream in self._streams.items():
-            stream.deliver(life.streams[name], part, held, now_s)
+            stream.deliver(life.streams[name], part, held, life.position, now_s)
         for name, lanes in self._lanes.items():
             lanes.deliver(life.lanes[name], part, held)
         held.settle()

@@ -70,7 +70,7 @@ class PartitionLife:
     """What the engine knows of a partition under one epoch."""
 
     __slots__ = (
-        "_point",
+        "_floor",
         "account",
         "epoch",
         "lanes",
@@ -102,14 +102,14 @@ class PartitionLife:
         self.owes_answer = True
         """Kafka may still ask for the partition, and then waits for a `LetGo`."""
         self.let_go_by_s = 0.0
-        self._point: int | None = None
+        self._floor: int | None = None
 
     def again(self, account: Account) -> PartitionLife:
-        """A new life under the same epoch; what was committable stays so."""
+        """A new life under the same epoch, after the end of this one; what was committable stays so."""
         life = PartitionLife(self.partition, self.epoch, account)
         life.paused = self.paused
         life.said = self.said
-        life._point = self._point
+        life._floor = self._floor
         return life
 
     def allows(self, step: Step) -> bool:
@@ -129,7 +129,8 @@ class PartitionLife:
         self.lanes = {name: LaneShare(self.partition, starts.get(name, lowest)) for name in lanes}
 
     def end(self) -> None:
-        """Keep nothing but the epoch."""
+        """Keep nothing but the epoch and how far it came."""
+        self._floor = self.point()
         self.account.close()
         self.started = False
         self.streams = {}
@@ -149,10 +150,10 @@ class PartitionLife:
 
     def point(self) -> int | None:
         """The offset that may be committed: below everything incomplete, never falling; None before the first start."""
-        if self.started:
-            lowest = min(self.points().values(), default=self.position)
-            self._point = lowest if self._point is None else max(self._point, lowest)
-        return self._point
+        if not self.started:
+            return self._floor
+        lowest = min(self.points().values(), default=self.position)
+        return lowest if self._floor is None else max(self._floor, lowest)
 
 
 def _nobody() -> PartitionLife:

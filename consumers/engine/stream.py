@@ -40,9 +40,17 @@ class StreamShare:
 
     def point(self, position: int) -> int:
         """The offset to commit: behind what is applied; the client's position where nothing is left to apply."""
-        if self.pending or self.in_flight or self._cut:
-            return self.applied
-        return max(self.applied, position)
+        return self.applied if self._busy else max(self.applied, position)
+
+    def take_in(self, piece: Piece, position: int) -> None:
+        """Wait with it; `position` is the client's before it, up to which the point of an idle share had moved."""
+        if not self._busy:
+            self.applied = max(self.applied, position)
+        self.pending.append(piece)
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self.pending) or self.in_flight or self._cut
 
     def cut(self) -> None:
         """What waits will never be applied here: the point stays below it."""
@@ -79,15 +87,15 @@ class Stream:
         """A batch is out."""
         return bool(self._flights)
 
-    def deliver(self, share: StreamShare, part: Slice, held: Held, now_s: float) -> None:
-        """Take in a slice of a live partition, without what is below the track's own start."""
+    def deliver(self, share: StreamShare, part: Slice, held: Held, position: int, now_s: float) -> None:
+        """Take in a slice that was read from `position` on, without what is below the track's own start."""
         part = behind(part, share.start)
         if not part.events:
             return
         if not share.pending:
             self._ring.append(share)
         held.parts += 1
-        share.pending.append(Piece(part, held, now_s))
+        share.take_in(Piece(part, held, now_s), position)
         self._waiting += len(part.events)
 
     def due(self, now_s: float, *, hurry: bool) -> bool:

@@ -43,6 +43,15 @@ def test_a_compacted_end_without_records_is_reached_too() -> None:
     assert desk.committed(P0) == 1000
 
 
+def test_what_arrives_behind_a_gap_does_not_pull_the_point_back_over_it() -> None:
+    desk = Desk(STREAM)
+    desk.live(P0)
+    desk.tell(Reached(P0, 1, 5))
+    assert desk.committed(P0) == 5
+    desk.deliver(part(P0, [7]))
+    assert desk.engine.point(STREAM.name, P0) == 5
+
+
 def test_an_empty_slice_moves_the_position_without_a_batch() -> None:
     desk = Desk(STREAM, LANES)
     desk.live(P0)

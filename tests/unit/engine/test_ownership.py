@@ -48,18 +48,22 @@ def test_what_arrives_before_it_is_ready_is_dropped() -> None:
 def test_records_of_partitions_that_are_not_ours_are_dropped_and_a_withheld_offset_is_not_passed() -> None:
     """A read with an error entry and a foreign record in it: neither passes, and nothing is committed over a hole.
 
-    The client withheld what stood behind the error entry: its slice of p0 ends at the position that is confirmed.
+    The client withheld what stood behind the error entry: its slice of p0 ends at the position that is confirmed. And
+    p2 went away and came back during the read: what stands in the list is of the old assignment.
 
     Case: B04
     Parts: fake (signals instead of a client)
-    Red when: Engine._current returns the life whatever its epoch, or NOBODY's phase is LIVE
+    Red when: Engine._current returns the life whatever its epoch
     """
     desk = Desk(STREAM)
+    desk.live(P2, epoch=1)
+    desk.tell(Lost({P2: 1}))
+    desk.live(P2, epoch=2, starts={STREAM.name: 5})
     desk.live(P0, P1, starts={STREAM.name: 1})
-    desk.deliver(part(P0, [1], next_offset=2), part(P1, [1], next_offset=2), part(P2, [9]))
+    desk.deliver(part(P0, [1], next_offset=2), part(P1, [1], next_offset=2), part(P2, [9], epoch=1))
     desk.applied(1)
     assert desk.batches() == [{P0: [1], P1: [1]}]
-    assert (desk.committed(P0), desk.committed(P1), desk.committed(P2)) == (2, 2, None)
+    assert (desk.committed(P0), desk.committed(P1), desk.committed(P2)) == (2, 2, 5)
     desk.deliver(part(P0, [3], next_offset=4))  # offset 2 is a gap: the client's position went over it
     desk.applied(2)
     assert desk.committed(P0) == 4
@@ -225,6 +229,7 @@ def test_a_lost_fence_asks_kafka_again_and_reads_on_from_the_checkpoints() -> No
     assert desk.deliver(part(P0, [3])) == []
     actions = desk.tell(Ready(P0, 1, {STREAM.name: 1}))
     assert actions[:2] == [Seek(P0, 1, 1), Resume(frozenset({P0}))]
+    assert desk.committed(P0) == 1
     desk.applied(2)
     assert desk.batches(desk.deliver(part(P0, [1, 2, 3]))) == [{P0: [1, 2, 3]}]
 
@@ -251,6 +256,26 @@ def test_what_an_old_life_had_in_flight_is_not_taken_for_the_new_ones() -> None:
     assert desk.engine.point(STREAM.name, P0) == 0
     assert [apply.batch_id for apply in of(desk.said, Apply)] == [1, 2]
     assert desk.started() == [0, 0]
+
+
+def test_a_batch_of_an_old_life_does_not_fence_the_new_one() -> None:
+    desk = Desk(STREAM)
+    desk.live(P0)
+    desk.deliver(part(P0, [0]))
+    desk.tell(Fenced(P0, 1))
+    desk.tell(Ready(P0, 1, {"": 0}))
+    assert desk.applied(1, P0) == []
+    assert desk.engine.progress()[P0].phase is Phase.LIVE
+
+
+def test_a_position_reached_behind_dropped_slices_does_not_count() -> None:
+    desk = Desk(LANES)
+    desk.live(P0)
+    desk.deliver(part(P0, [0]))
+    desk.tell(Revoking({P0: 1}, 10.0))
+    desk.deliver(part(P0, [1, 2]))
+    desk.tell(Reached(P0, 1, 9))
+    assert desk.finished(P0, 0) == [LetGo(P0, 1, 1)]
 
 
 def test_a_fence_lost_while_the_partition_is_drained_lets_it_go_without_a_point() -> None:

@@ -40,7 +40,7 @@ def test_records_lost_to_retention_are_a_gap_that_stops() -> None:
 
     Case: B07
     Parts: fake (numbers instead of a log)
-    Red when: _resume returns a StartAt at max(low, checkpoint) whatever the policy says
+    Red when: positions._resume never returns a Gap
     """
     gone = found({"h": 10}, kafka=10, fence=10, low=50, high=80)
     assert decide_start(gone, EARLIEST) == Gap(lost=40, resume_offset=50, handlers=("h",))
@@ -57,7 +57,7 @@ def test_a_new_partition_of_a_known_group_starts_at_its_beginning_although_lates
 
     Case: B07
     Parts: fake (numbers instead of a log)
-    Red when: _never_seen asks only for the policy
+    Red when: positions._never_seen takes every start for the first one
     """
     assert decide_start(found({"h": None}, high=5, known=True), LATEST) == StartAt({"h": 0})
 
@@ -67,7 +67,7 @@ def test_a_group_that_the_database_knows_resumes_although_kafka_forgot_its_commi
 
     Case: B07
     Parts: fake (numbers instead of a log)
-    Red when: _known returns nothing where kafka_offset is None
+    Red when: positions._known is empty where kafka_offset is None
     """
     assert decide_start(found({"h": 42}, kafka=None, fence=42), LATEST) == StartAt({"h": 42})
 

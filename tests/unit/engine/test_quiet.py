@@ -41,6 +41,15 @@ def test_what_runs_is_finished_and_what_waits_is_left() -> None:
     assert desk.committed(P0) == 1
 
 
+def test_what_came_back_but_is_not_durable_yet_is_still_in_flight() -> None:
+    desk = Desk(LANES)
+    desk.live(P0)
+    desk.deliver(part(P0, [0]))
+    desk.tell(Quiet())
+    assert desk.returned(1) == []
+    assert [type(action) for action in desk.finished(P0, 0)] == [Commit, Drained]
+
+
 def test_the_last_points_are_committed_before_it_is_drained_whatever_the_interval() -> None:
     desk = Desk(STREAM, policy=EnginePolicy(commit_interval_s=60.0))
     desk.live(P0)
@@ -55,6 +64,7 @@ def test_what_arrives_late_is_not_taken_and_not_passed() -> None:
     desk.live(P0)
     desk.tell(Quiet())
     assert desk.deliver(part(P0, [0, 1])) == []
+    assert desk.engine.window() == (0, 0)
     assert desk.tell(Reached(P0, 1, 5)) == []
     assert desk.tell(Revoking({P0: 1}, 1.0)) == [LetGo(P0, 1, 0)]
 

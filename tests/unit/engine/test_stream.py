@@ -55,6 +55,14 @@ def test_a_full_batch_does_not_wait() -> None:
     assert desk.batches(desk.deliver(part(P0, [0, 1]))) == [{P0: [0, 1]}]
 
 
+def test_what_a_full_batch_leaves_waits_for_more() -> None:
+    desk = Desk(StreamTrack(STREAM.name, batch_max=2, batch_wait_ms=60_000))
+    desk.live(P0)
+    desk.deliver(part(P0, [0, 1, 2]))
+    assert desk.batches(desk.applied(1)) == []
+    assert desk.batches(desk.deliver(part(P0, [3]))) == [{P0: [2, 3]}]
+
+
 def test_waiting_is_pointless_while_the_window_is_full() -> None:
     desk = Desk(
         StreamTrack(STREAM.name, batch_max=100, batch_wait_ms=60_000),
