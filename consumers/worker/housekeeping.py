@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, final
 
 import structlog
 
 from ...inbox import outbox
+from ...inbox.clock import Clock
 from ...inbox.errors import OwnershipLost, TransientError
+from ...inbox.event import Partition
 from ...inbox.holding import Holdings
 from ...inbox.store import STORE_ERRORS, Store
 from ..client.ports import KafkaPort
+from ..engine.engine import Progress
 from ..engine.signals import PauseCause
 from ..health import HealthBoard
 from ..metrics import Metrics
@@ -56,6 +59,7 @@ class Housekeeping:
         topics: TopicWatch,
         board: HealthBoard,
         metrics: Metrics,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._consumer = consumer
@@ -65,7 +69,9 @@ class Housekeeping:
         self._topics = topics
         self._board = board
         self._metrics = metrics
+        self._clock = clock
         self._pressed = False
+        self._moved: dict[Partition, tuple[int | None, float]] = {}
 
     async def run(self) -> None:
         """All three rounds, side by side."""
@@ -96,6 +102,7 @@ class Housekeeping:
         metrics.set("window_bytes", size_bytes)
         progress = engine.progress()
         metrics.set("partitions_assigned", len(progress))
+        self._stalls(progress)
         causes = engine.causes()
         for cause in PauseCause:
             metrics.set("partitions_paused", len(progress) if cause in causes else 0, cause.value)
@@ -105,6 +112,19 @@ class Housekeeping:
                 if done is not None:
                     metrics.set("lag_records", max(0, high - done), partition.topic, str(partition.number))
             await self._outbox()
+
+    def _stalls(self, progress: Mapping[Partition, Progress]) -> None:
+        """How long each partition's commit point has stood still with work in it; those that left are forgotten."""
+        now_s = self._clock.monotonic_s()
+        for partition in self._moved.keys() - progress.keys():
+            self._metrics.forget(partition)
+            del self._moved[partition]
+        for partition, facts in progress.items():
+            point, since_s = self._moved.get(partition, (None, now_s))
+            if facts.committable != point or not facts.records:
+                point, since_s = facts.committable, now_s
+            self._moved[partition] = (point, since_s)
+            self._metrics.set("stalled_seconds", now_s - since_s, partition.topic, str(partition.number))
 
     async def _outbox(self) -> None:
         async with self._store.transaction() as conn:

@@ -93,6 +93,8 @@ class Registered:
     handler_ids: dict[str, int]
     known: bool
     """It ran before."""
+    gone: tuple[str, ...]
+    """Handlers that the app no longer has."""
 
 
 async def register(store: Store, consumer: Consumer) -> Registered:
@@ -116,7 +118,7 @@ async def register(store: Store, consumer: Consumer) -> Registered:
     missing = sorted(set(gone) - set(ids))
     if missing:
         log.warning("handlers_gone", handlers=missing, what="their rows and checkpoints are left as they are")
-    return Registered(ids, known)
+    return Registered(ids, known, tuple(missing))
 
 
 def _changed(consumer: Consumer, change: versions.Changed) -> Problem:
@@ -186,6 +188,7 @@ class Assembly:
         )
         self._producer: ProducerPort = KafkaProducer(options)
         board.polled_at = self._kafka.polled_at
+        metrics.set("handlers_gone", len(registered.gone))
         self._assemble(intake)
 
     # ----------------------------------------------------------------------------------------------------- assembly
@@ -229,7 +232,15 @@ class Assembly:
             Parts(self._kafka, self._receiver, ownership, committer, appliers, runner, commands, self._dependencies)
         )
         self._housekeeping = Housekeeping(
-            store, name, worker, self._kafka, self._holdings, self._topics, self._board, self._metrics
+            store,
+            name,
+            worker,
+            self._kafka,
+            self._holdings,
+            self._topics,
+            self._board,
+            self._metrics,
+            self._clock,
         )
 
     def _bindings(self) -> list[Binding]:
