@@ -62,6 +62,9 @@ log = structlog.get_logger(__name__)
 POSTGRESQL = "postgresql"
 """The dependency that everything needs."""
 
+CHUNKS_WAITING_MAX = 4
+"""Chunks on their way to the loop: each holds at most an eighth of the window, so a blocked loop adds half of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -94,6 +97,10 @@ class Worker:
         self._timer: asyncio.TimerHandle | None = None
         self._committing = asyncio.Lock()
         self._parts: Parts | None = None
+        self._owned: set[Partition] = set()
+        self._handed_over = 0
+        self._received = 0
+        self._crowded = False
         self._doers: Mapping[type, Callable[[Any], object]] = {
             TakeOver: lambda a: self.spawn(self._take_over(a)),
             Seek: lambda a: self.parts.kafka.seek(a.partition, a.epoch, a.offset),
@@ -254,21 +261,28 @@ class Worker:
     def assigned(self, partitions: Mapping[Partition, int]) -> None:
         """These partitions are ours."""
         self._metrics.count("rebalances", "assigned")
+        self._owned.update(partitions)
         self._hop(self._on_assigned, dict(partitions))
 
     def revoking(self, partitions: Mapping[Partition, int], budget_s: float) -> None:
         """Kafka waits for an answer."""
         self._metrics.count("rebalances", "revoked")
+        self._owned.difference_update(partitions)
         self._hop(self.signal, Revoking(dict(partitions), budget_s))
 
     def lost(self, partitions: Mapping[Partition, int]) -> None:
         """Somebody else's already."""
         self._metrics.count("rebalances", "lost")
+        self._owned.difference_update(partitions)
         self._hop(self._on_lost, dict(partitions))
 
     def delivered(self, chunk: Chunk) -> None:
-        """Records came."""
+        """Records came. While the loop stands still nobody hears the engine's `Pause`: then this thread pauses itself."""
+        self._handed_over += 1
         self._hop(self._on_delivered, chunk)
+        if self._handed_over - self._received > CHUNKS_WAITING_MAX:
+            self._crowded = True
+            self.parts.kafka.pause(frozenset(self._owned))
 
     def reached(self, partition: Partition, epoch: int, position: int) -> None:
         """The position moved over a gap."""
@@ -314,6 +328,11 @@ class Worker:
         self._board.assigned = len(self.engine.progress())
 
     def _on_delivered(self, chunk: Chunk) -> None:
+        self._received += 1
+        if self._crowded and self._handed_over - self._received <= 1:
+            self._crowded = False
+            progress = self.engine.progress().items()
+            self.parts.kafka.resume(frozenset(partition for partition, facts in progress if not facts.paused))
         for part in chunk.parts:
             taken = part.taken
             self._metrics.count(
