@@ -41,5 +41,4 @@ class Store:
             try:
                 yield conn
             finally:
-                if not conn.invalidated:
-                    await conn.rollback()
+                await conn.rollback()  # also of a connection that is gone: it forgets what it had open

@@ -11,15 +11,18 @@ import inspect
 import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tidegate.consumers import App
+from tidegate.consumers import App, Event, Json, Record, header
 from tidegate.consumers.health import HealthBoard
 from tidegate.consumers.layers import load
 from tidegate.consumers.metrics import Metrics
@@ -205,10 +208,72 @@ class Stage:
             handler,
         )
 
+    async def read(self, topic: str, n: int) -> list[Record]:
+        """The first `n` records of a topic's first partition."""
+        return await asyncio.to_thread(_read, self.bootstrap, topic, n)
+
+    async def close_database(self) -> None:
+        """Nobody can connect any more, and the workers are thrown out."""
+        name = urlsplit(self.url).path[1:]
+        await self._beside(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        await self.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+    async def open_database(self) -> None:
+        """Everybody may connect again."""
+        await self._beside(f'ALTER DATABASE "{urlsplit(self.url).path[1:]}" ALLOW_CONNECTIONS true')
+
+    async def _beside(self, statement: str) -> None:
+        server: asyncpg.Connection[Any] = await asyncpg.connect(
+            urlunsplit(urlsplit(self.url)._replace(path="/postgres"))
+        )
+        try:
+            await server.execute(statement)
+        finally:
+            await server.close()
+
     async def end(self) -> None:
         """End every worker."""
         for worker in self._workers:
             await worker.end()
+
+
+def reader(*topics: str, name: str = "reader", **options: Any) -> App:
+    """An app with one consumer of JSON, whose name is unique, and no handlers yet."""
+    app = App("tests", owner="tests")
+    app.consumer(unique(name), topics=topics, **{"codec": Json(), "event_id": header(ID), **options})
+    return app
+
+
+def letters_of(topic: str, app: App) -> str:
+    """The name of the topic that takes the dead letters of a reader."""
+    return f"{topic}.{next(iter(app.consumers))}.dlq"
+
+
+async def table_of(stage: Stage, name: str = "effect") -> None:
+    """A table in which a second effect would show: nothing in it refuses one."""
+    await stage.execute(f"CREATE TABLE public.{name} (id text, n int)")
+
+
+async def note(events: Sequence[Event[Any]], tx: AsyncConnection) -> None:
+    """A projection: one row of `public.effect` for each event."""
+    rows = [{"id": event.id_text, "n": event.value.get("n", 0)} for event in events]
+    await tx.execute(text("INSERT INTO public.effect VALUES (:id, :n)"), rows)
+
+
+def _read(bootstrap: str, topic: str, n: int) -> list[Record]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": unique("eye"), "log_level": 0})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        messages = [message for message in (consumer.poll(PATIENCE_S) for _ in range(n)) if message is not None]
+    finally:
+        consumer.close()
+    return [
+        Record(topic, 0, m.offset() or 0, m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1])
+        for m in messages
+    ]
 
 
 def unique(name: str) -> str:
