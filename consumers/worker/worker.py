@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -21,7 +22,7 @@ from ...inbox.holding import Holdings
 from ...inbox.store import STORE_ERRORS
 from ...projections.apply import Applier
 from ...projections.batch import Batch, Stretch
-from ..client.ports import Chunk, KafkaPort
+from ..client.ports import Chunk, ClientStopped, KafkaPort
 from ..engine.engine import Engine
 from ..engine.signals import (
     Action,
@@ -134,7 +135,8 @@ class Worker:
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
-            self._doers[type(action)](action)
+            with suppress(ClientStopped):  # a stop overtook it: what it would have had read is read by the next owner
+                self._doers[type(action)](action)
 
     def _set_timer(self) -> None:
         at_s = self.engine.wake_at_s()
@@ -154,7 +156,8 @@ class Worker:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ClientStopped):
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
@@ -277,7 +280,7 @@ class Worker:
         self._hop(self._on_lost, dict(partitions))
 
     def delivered(self, chunk: Chunk) -> None:
-        """Records came. While the loop stands still nobody hears the engine's `Pause`: then this thread pauses itself."""
+        """Records came. While the loop stands still nobody hears the engine pause: then this thread does it."""
         self._handed_over += 1
         self._hop(self._on_delivered, chunk)
         if self._handed_over - self._received > CHUNKS_WAITING_MAX:
