@@ -49,12 +49,13 @@ async def upgrade(url: str, schema: str = DEFAULT_SCHEMA) -> Migrated:
     database = Database(url, member="migrate", settings=settings)
     try:
         async with database.transaction() as conn:
-            return await _upgrade(conn, t)
+            return await upgrade_in(conn, t)
     finally:
         await database.close()
 
 
-async def _upgrade(conn: AsyncConnection, t: Tables) -> Migrated:
+async def upgrade_in(conn: AsyncConnection, t: Tables) -> Migrated:
+    """The same in a transaction of the caller's, which touches nothing else."""
     await conn.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": advisory_key(t.schema, "migrate")})
     before = await current(conn, t)
     if before is not None and before not in known():

@@ -79,14 +79,15 @@ async def test_migrators_that_run_at_once_wait_for_each_other(database_url: str,
     assert {result.after for result in results} == {expected}
 
 
-async def test_a_migrator_that_dies_leaves_no_lock_behind(db: Database, t: Tables, database_url: str) -> None:
-    """The lock ends with the transaction, so the next pod migrates at once.
+async def test_a_migrators_lock_ends_with_its_transaction(db: Database, t: Tables) -> None:
+    """Whatever becomes of its connection, the next pod migrates at once.
 
     Case: B46
     Parts: real (PostgreSQL; no pooler)
     Red when: inbox/migrate.py takes pg_advisory_lock instead of pg_advisory_xact_lock
     """
-    await migrate.upgrade(database_url, t.schema)
+    async with db.transaction() as conn:
+        await migrate.upgrade_in(conn, t)
     async with db.transaction() as conn:
         locks = await conn.execute(
             sa.text("""
