@@ -62,7 +62,7 @@ class Screen:
 
     def _table(self) -> Table:
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("read back from all places", no_wrap=True)
+        table.add_column("read from database and topics", no_wrap=True)
         for title, *_ in self._chapters:
             table.add_column(f"{title}  ", justify="right", no_wrap=True)
         for line in LINES:
