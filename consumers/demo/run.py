@@ -25,7 +25,7 @@ from .screen import RIGHT, WRONG, Screen
 from .story import Story
 
 KEPT: Final = (
-    "Nothing lost: every order counts once; what cannot be done waits, with its reason.",
+    "Nothing lost: every order counts; what cannot be done waits, with its reason.",
     "Nothing twice: no repeat, kill -9 or replay led to a second count or invoice.",
 )
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tidegate.consumers import App, Context
 
-
 if TYPE_CHECKING:
 
     class Late:
