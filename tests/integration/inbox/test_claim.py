@@ -94,7 +94,7 @@ async def test_of_two_at_once_one_claims_and_the_other_learns_of_it(
 
     Case: B50
     Parts: real (PostgreSQL)
-    Red when: inbox/claim.py inserts with `WHERE NOT EXISTS` instead of ON CONFLICT and reads no unique violation
+    Red when: inbox/claim.py leaves `ON CONFLICT DO NOTHING` out of its insert
     """
     async with db.transaction() as first:
         await claim.lock_generations(first, t, [H])
