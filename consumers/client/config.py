@@ -74,8 +74,8 @@ _NOT_UNDER_KIP_848: Final = (
     "group.protocol.type",
 )
 _NOT_UNDER_CLASSIC: Final = ("group.remote.assignor",)
-_PYTHON_CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb", "oauth_cb", "rebalance_cb", "on_commit", "logger")
-_PASSED_CALLBACKS: Final = ("oauth_cb", "stats_cb", "throttle_cb")
+_UNDERSCORED: Final = ("on_commit", "log_level")
+"""Besides callbacks (`..._cb`), the only keys that librdkafka and its Python client spell with an underscore."""
 
 _CONSUMER_ONLY_PREFIXES: Final = (
     "fetch.",
@@ -96,13 +96,13 @@ _CONSUMER_ONLY: Final = (
 
 
 def spelled(key: str) -> str:
-    """The spelling that librdkafka knows: lower case, dots; Python's callbacks keep their underscore.
+    """The spelling that the client knows: lower case and dots; the few keys with an underscore keep it.
 
     >>> spelled("ENABLE_AUTO_COMMIT"), spelled("OAuth_cb")
     ('enable.auto.commit', 'oauth_cb')
     """
     low = key.strip().lower()
-    return low if low in _PYTHON_CALLBACKS else low.replace("_", ".").replace("-", ".")
+    return low if low in _UNDERSCORED or low.endswith("_cb") else low.replace("_", ".").replace("-", ".")
 
 
 def problems(options: ClientOptions) -> list[Problem]:

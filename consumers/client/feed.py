@@ -104,7 +104,7 @@ class Feed:
         moved = stopped_at is None or stopped_at > records[0].offset
         if moved and state.end_stall():
             self._listener.recovered(partition, state.epoch)
-        state.position = records[-1].offset + 1 if stopped_at is None else stopped_at
+        state.position = records[-1].offset + 1
         if stopped_at is not None:
             self._stall(partition, state, stopped_at)
             assert taken.stall is not None

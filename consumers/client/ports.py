@@ -260,5 +260,5 @@ class ProducerPort(Protocol):
         ...
 
     async def stop(self, budget_s: float) -> None:
-        """Wait for what is under way, at most `budget_s`; then everything that waits is UNREACHABLE."""
+        """Wait for what is under way, at most `budget_s`; who still waits then, or comes later, gets ClientStopped."""
         ...

@@ -219,10 +219,9 @@ class KafkaThread:
             self._subscribe(consumer)
             while not self._stopping.is_set():
                 self._turn(consumer)
-        while not self._stopping.is_set():  # broken: stay quiet, but answer, until somebody stops us
-            self._serve(POLL_S)
         self._mail.close()
         self._replies.fail_all(ClientStopped())
+        self._stopping.wait()  # broken, not stopped: stay a member, quiet, until the process has decided to leave
         with self._containment:
             consumer.close()
 

@@ -144,7 +144,7 @@ async def test_an_intake_that_stalls_is_asked_again_and_loses_nothing(make_world
 
     Case: B29
     Parts: fake, mock, real (Kafka)
-    Red when: feed.py sets `state.position = records[-1].offset + 1` also where the intake stalled
+    Red when: partitions.py's `stall` does not set the position
     """
     async with joined(make_world) as world:
         desk, here = world.desk, places(world)[0]

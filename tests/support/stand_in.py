@@ -47,6 +47,7 @@ class StandIn:
         self.commit_errors: deque[int] = deque()
         self.callbacks: dict[str, Any] = {}
         self.config: dict[str, Any] = {}
+        self.assigned_at: list[int] = []
         self.read_all = threading.Event()
         self._rest: list[Message] = []
 
@@ -95,6 +96,7 @@ class StandIn:
 
     def incremental_assign(self, places: list[TopicPartition]) -> None:
         self._note("incremental_assign", places)
+        self.assigned_at.extend(place.offset for place in places)
 
     def incremental_unassign(self, places: list[TopicPartition]) -> None:
         self._note("incremental_unassign", places)
