@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ..dlq.burial import Burial, Buried, letters_of
 from ..dlq.failure_text import exception_type
 from ..dlq.guard import HandlerRaised
+from ..dlq.reporting import PROJECTION, report_dead, report_retry
 from ..dlq.retry import RetryPolicy, RetryState
 from ..dlq.rules import Decision, DependencyAway, Fatal, Lost, Transient, decide
 from ..inbox import checkpoint, claim, failure, fence, outbox
@@ -262,6 +263,8 @@ class Applier:
         if delay_s is None:
             return RetryState(), await self._bisect(batch, bound, verdicts, patient=False)
         self._meter.retried(bound.name, 1)
+        first = next(event for stretch in batch.stretches for event in stretch.events)
+        report_retry(first, bound.name, PROJECTION, error, state.attempts_total, delay_s)
         await asyncio.sleep(delay_s)
         return state, verdicts
 
@@ -298,6 +301,7 @@ class Applier:
         self._confirm(attempt)
         for event in dead:
             self._meter.dead(bound.name, verdicts.dead[id(event)].reason, 1)
+            report_dead(event, bound.name, PROJECTION, verdicts.dead[id(event)])
         return attempt.lost
 
     def _bury(self, attempt: _Attempt, bound: BoundProjection, event: Event[Any], dead: Dead) -> Buried:

@@ -15,13 +15,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ...dlq.failure_text import dead as dead_outcome
 from ...dlq.failure_text import exception_type
 from ...dlq.guard import HandlerRaised, Raised, guarded
+from ...dlq.reporting import COMMAND, report_dead, report_retry
 from ...dlq.retry import RetryPolicy, RetryState
-from ...dlq.rules import DeadNow, Decision, DependencyAway, Fatal, Lost, Transient, decide
+from ...dlq.rules import DATABASE, DeadNow, Decision, DependencyAway, Fatal, Lost, Transient, decide
 from ...inbox import claim, outbox
 from ...inbox.clock import Clock
 from ...inbox.errors import FatalError, OwnershipLost
 from ...inbox.event import Event
-from ...inbox.faults import classify
+from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead, Reason
@@ -32,6 +33,7 @@ from .completing import COMMAND_VERSION, Completer, Completion
 from .dependencies import Dependencies
 from .handling import HandlerContext, Mediator, NothingToDo
 from .publishing import Encoder, Publication
+from .repeats import CONFLICT, InFlight, standing
 from .transaction import LazyTx
 from .watching import Running
 
@@ -44,8 +46,6 @@ class BoundCommand:
     handler_id: int
 
 
-CONFLICT = "another record with this event id and different bytes was handled before"
-
 T = TypeVar("T")
 Finish = Callable[[AsyncConnection], Awaitable[None]]
 """Ends a row of the slow way in the transaction that claims its event."""
@@ -53,11 +53,12 @@ Finish = Callable[[AsyncConnection], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the attempts ended. `claimed`: the handler's own transaction claimed the event (or found it claimed)."""
+    """How the attempts ended. `claimed`: the claim is durable; as a `repeat` it is another transaction's."""
 
     outgoing: tuple[outbox.NewOutgoing, ...] = ()
     dead: Dead | None = None
     claimed: bool = False
+    repeat: bool = False
     skipped: bool = False
 
 
@@ -97,39 +98,50 @@ class CommandRunner:
         self._lost = lost
         self._running = running
         self.retry = RetryPolicy()
-        self._in_flight: dict[tuple[int, bytes], asyncio.Event] = {}
+        self.in_flight = InFlight()
 
     async def run(self, bound: BoundCommand, item: LaneItem) -> None:
         """Handle one event to its end, then hand it to the completer. Losing the partition is no failure."""
         name = bound.command.name
-        leave = await self._enter(bound, item.event)
+        leave, ask = await self.in_flight.enter((bound.handler_id, item.event.event_id))
         started = time.perf_counter()
         try:
-            ended, attempts = await self._until_ended(bound, item)
+            ended = await self._known(bound, item.event) if ask else None
+            ended, attempts = (ended, 1) if ended is not None else await self._until_ended(bound, item)
         except OwnershipLost:
+            leave()
             self._meter.lost(1)
             self._lost(item)
             return
         finally:
-            leave()
             self._returned(name)
-        self._count(name, ended, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
         self._completer.add(
-            Completion(name, bound.handler_id, item, ended.outgoing, ended.dead, attempts, claimed=ended.claimed)
-        )
+            Completion(
+                name, bound.handler_id, item, ended.outgoing, ended.dead, attempts,
+                ended.claimed, ended.repeat, ended.skipped, seconds, leave,
+            )
+        )  # fmt: skip
 
-    async def _enter(self, bound: BoundCommand, event: Event[Any]) -> Callable[[], None]:
-        """An id that is in flight in this process holds its repeat back until it is decided."""
-        key = (bound.handler_id, event.event_id)
-        while (other := self._in_flight.get(key)) is not None:
-            await other.wait()
-        mine = self._in_flight[key] = asyncio.Event()
-
-        def leave() -> None:
-            del self._in_flight[key]
-            mine.set()
-
-        return leave
+    async def _known(self, bound: BoundCommand, event: Event[Any]) -> Ended | None:
+        """What the inbox says of an id that was seen before; None where it is still to be handled."""
+        key = claim.ClaimKey(bound.handler_id, COMMAND_VERSION, event.event_id)
+        while True:
+            try:
+                async with self._store.transaction() as conn:
+                    found = await claim.probe(conn, self._store.tables, [key[:2]], [event.event_id])
+                break
+            except STORE_ERRORS as error:
+                if classify(error) in (Fault.DATA, Fault.PROGRAM):
+                    raise
+                await self._dependencies.wait(DATABASE)
+        if key in found.failures:
+            return Ended(dead=standing(event.payload_hash, found.failures[key]))
+        if key not in found.claims:
+            return None
+        if found.claims[key] != event.payload_hash:
+            return Ended(dead=CONFLICT)
+        return Ended(claimed=True, repeat=True)
 
     async def settle(
         self, bound: BoundCommand, holding: Holding, event: Event[Any], finish: Finish, row_id: int
@@ -155,7 +167,12 @@ class CommandRunner:
         return ended, attempts
 
     async def until_decided(
-        self, name: str, attempt: Callable[[], Awaitable[T]], event: Event[Any], policy: RetryPolicy
+        self,
+        name: str,
+        attempt: Callable[[], Awaitable[T]],
+        event: Event[Any],
+        policy: RetryPolicy,
+        kind: str = COMMAND,
     ) -> tuple[Dead | None, int, T | None]:
         """Attempt until it comes back, or until no further attempt is due: (why it is dead, attempts, the value).
 
@@ -179,6 +196,7 @@ class CommandRunner:
             if delay_s is None:
                 return dead_outcome(decision.exhausted, error, event.record), state.attempts_total, None
             self._meter.retried(name, 1)
+            report_retry(event, name, kind, error, state.attempts_total, delay_s)
             await asyncio.sleep(delay_s)
 
     async def _decision(self, error: Exception) -> Transient | DeadNow | None:
@@ -240,10 +258,11 @@ class CommandRunner:
         claimed = await claim.claim(conn, tables, *key, mine, optimistic=False)
         if failing or (claimed.new is not None and event.event_id not in claimed.new):
             await conn.rollback()
+            if failing:
+                return Ended(dead=standing(event.payload_hash, failing))
             if claimed.taken.get(event.event_id, event.payload_hash) != event.payload_hash:
-                return Ended(dead=Dead(Reason.CONFLICT, CONFLICT))
-            self._meter.duplicates(bound.command.name, 1)
-            return Ended(claimed=True)
+                return Ended(dead=CONFLICT)
+            return Ended(claimed=True, repeat=True)
         if finish is not None:
             await finish(conn)
         await outbox.put(conn, tables, list(outgoing))
@@ -255,11 +274,3 @@ class CommandRunner:
         if holding is None:
             raise OwnershipLost(f"{item.partition} is not ours any more")
         return holding
-
-    def _count(self, name: str, ended: Ended, seconds: float) -> None:
-        if ended.dead is not None:
-            self._meter.dead(name, ended.dead.reason, 1)
-        elif ended.skipped:
-            self._meter.skipped(name, 1)
-        else:
-            self._meter.handled(name, 1, seconds)

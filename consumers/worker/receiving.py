@@ -16,6 +16,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Burial, Buried, letters_of
+from ...dlq.reporting import RECORD, report_dead
 from ...inbox import claim, failure, fence, outbox
 from ...inbox.event import Event, Partition
 from ...inbox.failure_rows import Place
@@ -49,6 +50,7 @@ class Receiver:
         hand_on: Callable[[Delivered | Reached], None],
         fenced: Callable[[Partition, int], None],
         wrote_letters: Callable[[], None],
+        suspect: Callable[[tuple[int, bytes]], None],
     ) -> None:
         self._store = store
         self._consumer = consumer
@@ -60,6 +62,7 @@ class Receiver:
         self._hand_on = hand_on
         self._fenced = fenced
         self._wrote_letters = wrote_letters
+        self._suspect = suspect
         self._busy = False
         self._waiting: asyncio.Queue[Received] = asyncio.Queue()
 
@@ -123,6 +126,7 @@ class Receiver:
         self._wrote_letters()
         for reject in part.taken.rejects:
             self._meter.dead(RESERVED, reject.reason, 1)
+            report_dead(Event(None, reject.record), RESERVED, RECORD, Dead(reject.reason, reject.message))
         return True
 
     async def _without_claimed(self, conn: AsyncConnection, reserved: int, buried: list[Buried]) -> list[Buried]:
@@ -156,15 +160,19 @@ class Receiver:
     def _left(
         self, name: str, indexes: tuple[int, ...], events: Sequence[Event[Any]], known: claim.Probe
     ) -> tuple[int, ...]:
-        """What a handler still has to do. A claim with other bytes stays: it ends as a conflict."""
+        """What a handler still has to do. A claim with other bytes stays: it ends as a conflict. So does what stands in
+        the failure table: it is linked to what is there, or a conflict too.
+        """
         handler_id = self._handler_ids[name]
         left: list[int] = []
         for index in indexes:
             event = events[index]
             key = claim.ClaimKey(handler_id, COMMAND_VERSION, event.event_id)
-            claimed = known.claims.get(key)
-            if claimed != event.payload_hash and key not in known.failures:
-                left.append(index)
+            if key in known.failures:
+                self._suspect((handler_id, event.event_id))
+            elif known.claims.get(key) == event.payload_hash:
+                continue
+            left.append(index)
         if len(left) < len(indexes):
             self._meter.duplicates(name, len(indexes) - len(left))
         return tuple(left)

@@ -17,6 +17,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Burial
+from ...dlq.reporting import COMMAND, PROJECTION, RECORD, report_dead, report_done
 from ...inbox import audit, claim, failure, fence, outbox
 from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, OwnershipLost, RecordError
@@ -26,11 +27,11 @@ from ...inbox.failure_rows import queued as queued_row
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
-from ...inbox.outcome import Dead
+from ...inbox.outcome import Dead, FinalStatus, Reason
 from ...inbox.store import STORE_ERRORS, Store
 from ...projections.batch import BoundProjection
 from ..intake import EventIntake
-from .commands import BoundCommand, CommandRunner
+from .commands import CONFLICT, BoundCommand, CommandRunner
 from .completing import COMMAND_VERSION
 from .dependencies import Dependencies
 
@@ -41,6 +42,10 @@ LOOK_S: Final = 1.0
 
 ROWS_MAX: Final = 100
 """Rows taken up at once: the slow way shares the pool with the fast one."""
+
+
+class ConflictMet(Exception):
+    """The event's id was claimed by a record with other bytes while its row waited."""
 
 
 @final
@@ -143,17 +148,21 @@ class SlowWay:
         except RecordError as error:
             await self._bury_again(row, holding, name, Dead(error.reason, str(error)), attempts=row.attempts + 1)
             return
-        if name == RESERVED:
-            await self._hand_out(row, holding, event, (*sorted(route.projections), *route.lanes))
-        elif (bound := self._projections.get(row.handler)) is not None:
-            await self._project(row, holding, bound, event)
-        else:
-            await self._command(row, holding, self._commands[row.handler], event)
+        try:
+            if name == RESERVED:
+                await self._hand_out(row, holding, event, (*sorted(route.projections), *route.lanes))
+            elif (bound := self._projections.get(row.handler)) is not None:
+                await self._project(row, holding, bound, event)
+            else:
+                await self._command(row, holding, self._commands[row.handler], event)
+        except ConflictMet:
+            await self._bury_again(row, holding, name, Dead(Reason.CONFLICT, CONFLICT), attempts=row.attempts + 1)
 
     async def _command(self, row: Failure, holding: Holding, bound: BoundCommand, event: Event[Any]) -> None:
         async def finish(conn: AsyncConnection) -> None:
             await self._complete(conn, row)
 
+        started = self._clock.monotonic_s()
         ended, attempts = await self._runner.settle(bound, holding, event, finish, row.id)
         if ended.dead is not None:
             await self._bury_again(row, holding, bound.command.name, ended.dead, row.attempts + attempts)
@@ -161,13 +170,14 @@ class SlowWay:
         if not ended.claimed:
             async with self._store.transaction() as conn:
                 await self._open(conn, row, holding)
-                await self._claim(conn, row, (bound.handler_id, COMMAND_VERSION), event)
+                mine = await self._claim(conn, row, (bound.handler_id, COMMAND_VERSION), event)
                 await finish(conn)
-                await outbox.put(conn, self._store.tables, list(ended.outgoing))
-        self._done(bound.command.name, 1 if ended.outgoing or ended.claimed else 0)
+                if mine:
+                    await outbox.put(conn, self._store.tables, list(ended.outgoing))
+        self._done(event, bound.command.name, COMMAND, started)
 
     async def _project(self, row: Failure, holding: Holding, bound: BoundProjection, event: Event[Any]) -> None:
-        async def attempt() -> int:
+        async def attempt() -> None:
             async with self._store.transaction() as conn:
                 await self._open(conn, row, holding)
                 outgoing: list[outbox.NewOutgoing] = []
@@ -175,13 +185,13 @@ class SlowWay:
                     outgoing = await bound.run([event], conn)
                 await self._complete(conn, row)
                 await outbox.put(conn, self._store.tables, outgoing)
-                return len(outgoing)
 
-        dead, attempts, published = await self._runner.until_decided(bound.name, attempt, event, self._runner.retry)
+        started = self._clock.monotonic_s()
+        dead, attempts, _ = await self._runner.until_decided(bound.name, attempt, event, self._runner.retry, PROJECTION)
         if dead is not None:
             await self._bury_again(row, holding, bound.name, dead, row.attempts + attempts)
             return
-        self._done(bound.name, published or 0)
+        self._done(event, bound.name, PROJECTION, started)
 
     async def _hand_out(self, row: Failure, holding: Holding, event: Event[Any], names: tuple[str, ...]) -> None:
         """A record that can be read by now: one queued row for each handler of its type."""
@@ -201,7 +211,7 @@ class SlowWay:
             await claim.claim(conn, self._store.tables, row.handler, COMMAND_VERSION, mine, optimistic=False)
             await failure.put(conn, self._store.tables, rows, places)
             await self._complete(conn, row)
-        self._done(RESERVED, 0)
+        self._done(event, RESERVED, RECORD, self._clock.monotonic_s())
 
     def _version(self, name: str) -> int:
         bound = self._projections.get(self._handler_ids[name])
@@ -222,11 +232,13 @@ class SlowWay:
         await claim.lock_generations(conn, self._store.tables, [row.handler])
 
     async def _claim(self, conn: AsyncConnection, row: Failure, key: tuple[int, int], event: Event[Any]) -> bool:
-        """Step 4: True where the event is ours to handle."""
+        """Step 4: True where the event is ours to handle, False for a repeat. Raises ConflictMet."""
         mine = [(event.event_id, event.payload_hash)]
         claimed = await claim.claim(conn, self._store.tables, *key, mine, optimistic=False)
         if claimed.new is None or event.event_id in claimed.new:
             return True
+        if claimed.taken.get(event.event_id, event.payload_hash) != event.payload_hash:
+            raise ConflictMet
         self._meter.duplicates(self._names[row.handler], 1)
         return False
 
@@ -253,9 +265,11 @@ class SlowWay:
             if buried:
                 await outbox.put(conn, self._store.tables, [letter])
         self._meter.dead(name, dead.reason, 1)
+        report_dead(Event(None, row.record, id_text=row.id_text), name, RECORD, dead, attempts)
         self._wrote_outbox()
 
-    def _done(self, name: str, published: int) -> None:
-        self._meter.handled(name, 1, 0.0)
-        if published:
-            self._wrote_outbox()
+    def _done(self, event: Event[Any], name: str, kind: str, started_s: float) -> None:
+        duration_s = self._clock.monotonic_s() - started_s
+        self._meter.handled(name, 1, duration_s)
+        report_done(event, name, kind, FinalStatus.COMPLETED, duration_s)
+        self._wrote_outbox()

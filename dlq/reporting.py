@@ -1,0 +1,55 @@
+"""Log lines about events that were not plain success: all under the same names, so that one search finds them all."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import structlog
+
+from ..inbox.event import Event
+from ..inbox.log_fields import event_fields
+from ..inbox.outcome import Dead, FinalStatus
+from .failure_text import describe
+
+PROJECTION: Final = "projection"
+COMMAND: Final = "command"
+RECORD: Final = "record"
+"""What reached no handler."""
+
+log = structlog.get_logger("tidegate.events")
+
+
+def report_dead(event: Event[Any], handler: str, kind: str, dead: Dead, attempts: int = 1) -> None:
+    """An event has its failure row and its letter."""
+    log.error(
+        "event_dead",
+        **event_fields(event, handler, kind, attempts),
+        final_status=FinalStatus.FAILED.value,
+        reason=dead.reason.value,
+        why=dead.why,
+        exception_type=dead.exception_type or None,
+        stack_digest=dead.stack_digest or None,
+    )
+
+
+def report_retry(event: Event[Any], handler: str, kind: str, error: Exception, attempt: int, delay_s: float) -> None:
+    """An attempt failed and will be made again; of a batch `event` is the first."""
+    text = describe(error, (event.key, event.record.value))
+    log.warning(
+        "event_again",
+        **event_fields(event, handler, kind, attempt),
+        exception_type=text.type,
+        why=text.message,
+        stack_digest=text.stack_digest,
+        delay_s=round(delay_s, 3),
+    )
+
+
+def report_done(event: Event[Any], handler: str, kind: str, status: FinalStatus, duration_s: float) -> None:
+    """An event of the slow way came to its end."""
+    log.info(
+        "event_done",
+        **event_fields(event, handler, kind),
+        final_status=status.value,
+        duration_s=round(duration_s, 3),
+    )
