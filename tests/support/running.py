@@ -27,7 +27,11 @@ from tidegate.consumers.health import HealthBoard
 from tidegate.consumers.layers import load
 from tidegate.consumers.metrics import Metrics
 from tidegate.consumers.worker.run import run_consumer
+from tidegate.dlq.replay import Order, Report, replay
+from tidegate.dlq.selection import Filter
+from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.migrate import upgrade
+from tidegate.inbox.tables import tables
 
 PATIENCE_S: Final = 30.0
 LOOK_AGAIN_S: Final = 0.01
@@ -208,6 +212,18 @@ class Stage:
             handler,
         )
 
+    async def replay(self, *ids: int) -> Report:
+        """Replay the letters of these failure rows, or all."""
+        order = Order(
+            actor="tests", reason="repaired", references=tuple(map(str, ids)), filter=None if ids else Filter()
+        )
+        database = Database(self.url, member="tests", settings=DatabaseSettings(pool_max=1, tx_pool_max=1))
+        try:
+            async with database.transaction() as conn:
+                return await replay(conn, tables(), order)
+        finally:
+            await database.close()
+
     async def read(self, topic: str, n: int) -> list[Record]:
         """The first `n` records of a topic's first partition."""
         return await asyncio.to_thread(_read, self.bootstrap, topic, n)
@@ -240,11 +256,21 @@ class Stage:
             await worker.end()
 
 
-def reader(*topics: str, name: str = "reader", **options: Any) -> App:
-    """An app with one consumer of JSON, whose name is unique, and no handlers yet."""
+def reader(*topics: str, consumer: str | None = None, **options: Any) -> App:
+    """An app with one consumer of JSON and no handlers yet; its name is unique, unless it goes on as `consumer`."""
     app = App("tests", owner="tests")
-    app.consumer(unique(name), topics=topics, **{"codec": Json(), "event_id": header(ID), **options})
+    app.consumer(consumer or unique("reader"), topics=topics, **{"codec": Json(), "event_id": header(ID), **options})
     return app
+
+
+def committed(stage: Stage, offset: int, partition: int = 0) -> Condition:
+    """A condition: this offset is committed to Kafka, as the fence row says."""
+
+    async def holds() -> bool:
+        found = await stage.value("SELECT kafka_offset FROM tidegate.fence WHERE partition = $1", partition)
+        return found == offset
+
+    return holds
 
 
 def letters_of(topic: str, app: App) -> str:
