@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import random
+from collections.abc import Collection
 
 import pytest
 import sqlalchemy as sa
@@ -103,19 +104,10 @@ async def test_records_without_a_key_are_lanes_of_their_own(db: Database, t: Tab
 # ---------------------------------------------------------------------------------------------------------- pick-up
 
 
-async def pick(db: Database, t: Tables, *homes: int, counts: int = 4, **options: object) -> list[int]:
+async def pick(db: Database, t: Tables, *homes: int, counts: int = 4, busy: Collection[int] = ()) -> list[int]:
     async with db.transaction() as conn:
         places = [Partition("orders", home) for home in homes]
-        rows = await failure.pick(
-            conn,
-            t,
-            [H],
-            places,
-            {"orders": counts},
-            NOW,
-            10,
-            busy=options.get("busy", ()),  # type: ignore[arg-type]
-        )
+        rows = await failure.pick(conn, t, [H], places, {"orders": counts}, NOW, 10, busy=busy)
     return [row.record_offset for row in rows]
 
 
@@ -291,21 +283,20 @@ async def test_rows_are_found_by_what_is_known_of_them(db: Database, t: Tables) 
         question = unknown(Place(handlers["b"], 0, 0), event(9), Verdict("conflict"), attempts=1, now=LATER)
         (asked,) = await failure.put(conn, t, [question])
 
-    async def find(**filters: object) -> list[int]:
+    async def find(wanted: Filters) -> list[int]:
         async with db.transaction() as conn:
-            wanted = Filters(**filters)  # type: ignore[arg-type]
             found = [f.id for f in await finding.find(conn, t, wanted)]
             assert await finding.count(conn, t, wanted) == len(found)
         return found
 
-    assert await find() == [*ids, asked.id]
-    assert await find(consumer="billing", handler="a") == ids[:2]
-    assert await find(consumer="other") == []
-    assert await find(states=[FailureState.UNKNOWN]) == [asked.id]
-    assert await find(reason="rejected", exception_type="Boom", topic="orders") == ids
-    assert await find(event_id=event(1).event_id) == ids[1:2]
-    assert await find(id_text="id-2") == ids[2:]
-    assert await find(since=LATER) == [asked.id]
-    assert await find(until=LATER) == ids
+    assert await find(Filters()) == [*ids, asked.id]
+    assert await find(Filters(consumer="billing", handler="a")) == ids[:2]
+    assert await find(Filters(consumer="other")) == []
+    assert await find(Filters(states=[FailureState.UNKNOWN])) == [asked.id]
+    assert await find(Filters(reason="rejected", exception_type="Boom", topic="orders")) == ids
+    assert await find(Filters(event_id=event(1).event_id)) == ids[1:2]
+    assert await find(Filters(id_text="id-2")) == ids[2:]
+    assert await find(Filters(since=LATER)) == [asked.id]
+    assert await find(Filters(until=LATER)) == ids
     async with db.transaction() as conn:
         assert [f.id for f in await finding.find(conn, t, Filters(), after=ids[0], limit=2)] == ids[1:]
