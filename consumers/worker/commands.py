@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ...dlq.failure_text import dead as dead_outcome
 from ...dlq.failure_text import exception_type
 from ...dlq.guard import HandlerRaised, Raised, guarded
-from ...dlq.reporting import COMMAND, report_dead, report_retry
+from ...dlq.reporting import COMMAND, report_retry
 from ...dlq.retry import RetryPolicy, RetryState
 from ...dlq.rules import DATABASE, DeadNow, Decision, DependencyAway, Fatal, Lost, Transient, decide
 from ...inbox import claim, outbox

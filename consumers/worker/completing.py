@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Burial, Buried, letters_of
 from ...dlq.failure_text import dead as dead_outcome
+from ...dlq.reporting import COMMAND, report_dead
 from ...inbox import checkpoint, claim, failure, fence, outbox
 from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, OwnershipLost
@@ -25,18 +26,26 @@ from ...inbox.event import Partition
 from ...inbox.failure_rows import Place, linked
 from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holding, Holdings
+from ...inbox.meter import Meter
 from ...inbox.moving import judge, raise_checkpoints
 from ...inbox.outcome import Dead, Reason
 from ...inbox.store import STORE_ERRORS, Store
 from ..engine.signals import Finished, LaneItem
+from .repeats import CONFLICT, standing
 
 COMMAND_VERSION = 0
 """Commands have no versions: the column holds a constant."""
 
 
+def _no_one() -> None:
+    """Nobody waits for it."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """One handled event. `dead` says that it failed for good; `claimed` that its own transaction claimed it already."""
+    """One handled event. `dead` says that it failed for good; `claimed` that its claim is durable already, by its own
+    transaction or, where it is a `repeat`, by another one. `landed` is called once nothing is left to do for it.
+    """
 
     track: str
     handler_id: int
@@ -45,6 +54,10 @@ class Completion:
     dead: Dead | None = None
     attempts: int = 1
     claimed: bool = False
+    repeat: bool = False
+    skipped: bool = False
+    seconds: float = 0.0
+    landed: Callable[[], None] = _no_one
 
     @property
     def claim_key(self) -> claim.ClaimKey:
@@ -76,10 +89,6 @@ class Progress(Protocol):
         """The fence did not come back."""
         ...
 
-    def duplicates(self, handler: str, n: int) -> None:
-        """These had been claimed before."""
-        ...
-
 
 @dataclass(slots=True)
 class _Group:
@@ -88,7 +97,10 @@ class _Group:
     members: list[Completion]
     holdings: dict[Partition, Holding] = field(default_factory=dict)
     durable: list[Completion] = field(default_factory=list)
-    conflicts: list[Completion] = field(default_factory=list)
+    again: dict[Completion, Dead] = field(default_factory=dict)
+    """Turned out to be conflicts, or repeats of what is dead: they go by the way of the dead."""
+    handled: list[Completion] = field(default_factory=list)
+    buried: list[Completion] = field(default_factory=list)
     moves: list[checkpoint.Move] = field(default_factory=list)
     duplicates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     wrote_outbox: bool = False
@@ -105,6 +117,7 @@ class Completer:
         holdings: Holdings,
         burial: Burial,
         progress: Progress,
+        meter: Meter,
         clock: Clock,
         wait_for: Callable[[str], Awaitable[None]],
     ) -> None:
@@ -114,6 +127,7 @@ class Completer:
         self._holdings = holdings
         self._burial = burial
         self._progress = progress
+        self._meter = meter
         self._clock = clock
         self._wait_for = wait_for
         self._waiting: list[Completion] = []
@@ -152,12 +166,14 @@ class Completer:
                 await self._wait_for("postgresql")
                 continue
             self._report(group)
-            members = [_as_conflict(member) for member in group.conflicts]
+            members = [_as_dead(member, dead) for member, dead in group.again.items()]
 
     def _drop(self, members: list[Completion]) -> None:
         """Somebody else moved our checkpoints: everything is read again by whoever owns it."""
         for partition, epoch in {(member.item.partition, member.item.epoch) for member in members}:
             self._progress.lost(partition, epoch)
+        for member in members:
+            member.landed()
 
     async def _split(self, members: list[Completion], error: Exception) -> None:
         if len(members) > 1:
@@ -169,7 +185,7 @@ class Completer:
         if only.dead is not None:
             raise error
         dead = dead_outcome(Reason.REJECTED, error, only.item.event.record)
-        await self._flush([Completion(only.track, only.handler_id, only.item, dead=dead, attempts=only.attempts)])
+        await self._flush([_as_dead(only, dead)])
 
     async def _write(self, members: list[Completion]) -> _Group:
         async with self._lock, self._store.transaction() as conn:
@@ -203,7 +219,9 @@ class Completer:
         dead = [member for member in mine if member.dead is not None]
         buried = [self._bury(group, member) for member in dead]
         places = await failure.draw_places(conn, self._tables, [row for row, _ in buried])
-        group.durable += [*dead, *(member for member in mine if member.claimed)]
+        claimed = [member for member in mine if member.claimed]
+        group.durable += [*dead, *claimed]
+        self._sort_claimed(group, claimed)
         open_ones = [member for member in mine if member.dead is None and not member.claimed]
         handler_ids = {member.handler_id for member in (*open_ones, *dead)}
         if not handler_ids:
@@ -215,6 +233,13 @@ class Completer:
         if outgoing:
             await outbox.put(conn, self._tables, outgoing)
         group.wrote_outbox = bool(outgoing)
+
+    def _sort_claimed(self, group: _Group, claimed: list[Completion]) -> None:
+        for member in claimed:
+            if member.repeat:
+                group.duplicates[member.track] += 1
+            else:
+                group.handled.append(member)
 
     async def _put_dead(
         self,
@@ -237,6 +262,7 @@ class Completer:
                 repeats.append(member)
         rows = [buried[member] for member in leaders.values()]
         puts = await failure.put(conn, self._tables, [row for row, _ in rows], places)
+        group.buried += [m for m, put in zip(leaders.values(), puts, strict=True) if put.created]
         now = dict(zip(leaders, (put.id for put in puts), strict=True))
         links = [self._link(group, member, _original(member, known) or now[member.known_by]) for member in repeats]
         if links:
@@ -268,28 +294,17 @@ class Completer:
         self, conn: AsyncConnection, group: _Group, handler_id: int, members: list[Completion], known: claim.Probe
     ) -> list[Completion]:
         """Claims of one handler. Gives back those whose records may go out."""
-        failing = {key.event_id for key in known.failures if key.handler_id == handler_id}
-        rows = sorted(
-            {
-                member.item.event.event_id: member.item.event.payload_hash
-                for member in members
-                if member.item.event.event_id not in failing
-            }.items()
-        )
-        claimed = await claim.claim(conn, self._tables, handler_id, COMMAND_VERSION, rows, optimistic=False)
-        admitted: list[Completion] = []
+        fresh: dict[bytes, int] = {}
         for member in members:
-            event = member.item.event
-            new = claimed.new is None or event.event_id in claimed.new
-            if event.event_id not in failing and new:
-                admitted.append(member)
-            elif claimed.taken.get(event.event_id, event.payload_hash) != event.payload_hash:
-                group.conflicts.append(member)
-                continue
+            if member.claim_key in known.failures:
+                group.again[member] = standing(member.item.event.payload_hash, known.failures[member.claim_key])
             else:
-                group.duplicates[member.track] += 1
-            group.durable.append(member)
-        return admitted
+                fresh.setdefault(member.item.event.event_id, member.item.event.payload_hash)
+        rows = sorted(fresh.items())
+        claimed = await claim.claim(conn, self._tables, handler_id, COMMAND_VERSION, rows, optimistic=False)
+        ours = set(fresh if claimed.new is None else claimed.new)
+        hashes = {**fresh, **claimed.taken}
+        return [member for member in members if member not in group.again and _is_ours(group, member, ours, hashes)]
 
     async def _close(self, conn: AsyncConnection, group: _Group) -> None:
         """Step 8: the checkpoints of the lane tracks, below the lowest incomplete event."""
@@ -317,13 +332,28 @@ class Completer:
         self._progress.finished([Finished(*key, tuple(offsets)) for key, offsets in done.items()])
         if group.wrote_outbox or any(member.claimed for member in group.members):
             self._progress.wrote_outbox()
-        for track, n in group.duplicates.items():
-            self._progress.duplicates(track, n)
         lost = {
             (member.item.partition, member.item.epoch) for member in group.members if not self._is_held(group, member)
         }
         for partition, epoch in lost:
             self._progress.lost(partition, epoch)
+        self._count(group)
+        for member in group.members:
+            if member not in group.again:
+                member.landed()
+
+    def _count(self, group: _Group) -> None:
+        for member in group.handled:
+            if member.skipped:
+                self._meter.skipped(member.track, 1)
+            else:
+                self._meter.handled(member.track, 1, member.seconds)
+        for member in group.buried:
+            assert member.dead is not None, "it was buried"
+            self._meter.dead(member.track, member.dead.reason, 1)
+            report_dead(member.item.event, member.track, COMMAND, member.dead, member.attempts)
+        for track, n in group.duplicates.items():
+            self._meter.duplicates(track, n)
 
     def _is_held(self, group: _Group, member: Completion) -> bool:
         holding = group.holdings.get(member.item.partition)
@@ -335,9 +365,23 @@ class Completer:
         return self._burial.bury(place, member.track, member.item.event, member.dead, attempts=member.attempts)
 
 
-def _as_conflict(member: Completion) -> Completion:
-    dead = Dead(Reason.CONFLICT, "another record with this event id and different bytes was handled before")
-    return Completion(member.track, member.handler_id, member.item, dead=dead, attempts=member.attempts)
+def _is_ours(group: _Group, member: Completion, ours: set[bytes], hashes: Mapping[bytes, int]) -> bool:
+    """Whether the claim is this member's; what it is if not."""
+    event_id, payload_hash = member.item.event.event_id, member.item.event.payload_hash
+    if hashes.get(event_id, payload_hash) != payload_hash:
+        group.again[member] = CONFLICT
+        return False
+    group.durable.append(member)
+    if event_id not in ours:
+        group.duplicates[member.track] += 1
+        return False
+    ours.discard(event_id)
+    group.handled.append(member)
+    return True
+
+
+def _as_dead(member: Completion, dead: Dead) -> Completion:
+    return replace(member, outgoing=(), dead=dead)
 
 
 def _original(member: Completion, known: claim.Probe) -> int | None:

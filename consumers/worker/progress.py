@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from ...inbox.event import Partition
-from ...inbox.meter import Meter
 from ..engine.signals import Finished
 from .worker import Worker
 
@@ -15,9 +14,8 @@ from .worker import Worker
 class EngineProgress:
     """The engine behind the worker, as the completer sees it."""
 
-    def __init__(self, worker: Worker, meter: Meter, wake_relay: Callable[[], None]) -> None:
+    def __init__(self, worker: Worker, wake_relay: Callable[[], None]) -> None:
         self._worker = worker
-        self._meter = meter
         self._wake_relay = wake_relay
 
     def prospect(self, track: str, partition: Partition, epoch: int, offsets: Sequence[int]) -> int | None:
@@ -36,7 +34,3 @@ class EngineProgress:
     def lost(self, partition: Partition, epoch: int) -> None:
         """The fence did not come back."""
         self._worker.fenced(partition, epoch)
-
-    def duplicates(self, handler: str, n: int) -> None:
-        """These had been claimed before."""
-        self._meter.duplicates(handler, n)

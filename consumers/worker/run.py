@@ -200,8 +200,10 @@ class Assembly:
         self._relay = Relay(
             store, name, self._holdings, self._producer, self._clock, wait, self._blocked, self._published
         )
-        progress = EngineProgress(worker, self._metrics, self._relay.wake)
-        self._completer = Completer(store, name, self._holdings, self._burial, progress, self._clock, wait)
+        progress = EngineProgress(worker, self._relay.wake)
+        self._completer = Completer(
+            store, name, self._holdings, self._burial, progress, self._metrics, self._clock, wait
+        )
         runner = CommandRunner(
             store, name, self._holdings, self._mediator, self._encoder, self._completer, self._dependencies,
             self._metrics, self._clock, worker.returned,
@@ -212,7 +214,7 @@ class Assembly:
         appliers = self._appliers(projections)
         self._receiver = Receiver(
             store, name, ids, self._holdings, self._burial, self._metrics, wait, worker.hand_on, worker.fenced,
-            self._relay.wake,
+            self._relay.wake, runner.in_flight.suspect,
         )  # fmt: skip
         self._topics = TopicWatch(store, consumer, self._kafka, self._incarnations)
         ownership = Ownership(
@@ -308,6 +310,7 @@ class Assembly:
 
     async def _drain(self) -> None:
         """Quiet first, then what is in flight, then what is in the outbox: the budget is for all of it."""
+        log.info("stopping", budget_s=self._settings.worker.drain_budget_s)
         self._board.stopping = True
         self.worker.quiet()
         self._slow_way.quiet()

@@ -27,7 +27,7 @@ from ...inbox.failure_rows import queued as queued_row
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
-from ...inbox.outcome import Dead, FinalStatus, Reason
+from ...inbox.outcome import Dead, FinalStatus
 from ...inbox.store import STORE_ERRORS, Store
 from ...projections.batch import BoundProjection
 from ..intake import EventIntake
@@ -156,7 +156,7 @@ class SlowWay:
             else:
                 await self._command(row, holding, self._commands[row.handler], event)
         except ConflictMet:
-            await self._bury_again(row, holding, name, Dead(Reason.CONFLICT, CONFLICT), attempts=row.attempts + 1)
+            await self._bury_again(row, holding, name, CONFLICT, attempts=row.attempts + 1)
 
     async def _command(self, row: Failure, holding: Holding, bound: BoundCommand, event: Event[Any]) -> None:
         async def finish(conn: AsyncConnection) -> None:
