@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import final
 
 import structlog
@@ -12,7 +12,7 @@ from ...inbox.errors import FatalError, OwnershipLost
 from ...inbox.event import Partition
 from ...inbox.holding import Holdings
 from ...inbox.store import STORE_ERRORS, Store
-from ..client.ports import CommitAnswer, KafkaPort
+from ..client.ports import ClientStopped, CommitAnswer, KafkaPort
 from ..engine.signals import Commit, LetGo
 
 Raiser = Callable[[Mapping[Partition, tuple[int, int]]], Awaitable[None]]
@@ -51,14 +51,28 @@ class Committer:
         try:
             noted = await self._note(commit)
             await self._raise(commit)
-            answers = await self._kafka.commit({partition: commit.offsets[partition][1] for partition in noted})
+            answers = await self._kafka.commit(self._still_ours(noted, commit))
         except STORE_ERRORS as error:
             log.warning("commit_waits", error=type(error).__name__)
             self._not_committed(epochs)
             return
-        except OwnershipLost:
+        except ClientStopped:
+            return
+        except OwnershipLost:  # somebody moved a checkpoint: asking for the partitions again tells who owns them
+            for partition, epoch in epochs.items():
+                self._fenced(partition, epoch)
             return
         self._read(answers, epochs)
+
+    def _still_ours(self, noted: Collection[Partition], commit: Commit) -> dict[Partition, int]:
+        """What may be said to Kafka now.
+
+        1. The offset is written down, and we wait for the database. 2. The partition is revoked and let go, and its new
+        owner starts. 3. We say our offset: Kafka takes it from any member of the group, and is ahead of the fence row,
+        or behind the new owner's commit. So what was let go, or is being taken anew, is not said any more.
+        """
+        offsets = {partition: commit.offsets[partition] for partition in noted}
+        return {p: offset for p, (epoch, offset) in offsets.items() if self._holdings.current(p, epoch) is not None}
 
     def _read(self, answers: Mapping[Partition, CommitAnswer], epochs: Mapping[Partition, int]) -> None:
         for answer in answers.values():

@@ -139,8 +139,7 @@ class Ownership:
             await self._ask_or_give_back(taken, committed)
         holding = Holding(partition, epoch, fence_epoch, identity.incarnation)
         starts = await self._decide(holding, Findings(committed, before, low, high, {}, self._known))
-        if committed is None or min(starts.values()) < committed:
-            await self._commit_start(taken, min(starts.values()))
+        await self._agree(taken, min(starts.values()), committed, before)
         self._holdings.put(holding)
         log.info("partition_taken", partition=str(partition), fence_epoch=fence_epoch, start=min(starts.values()))
         return Ready(partition, epoch, self._by_track(starts))
@@ -170,14 +169,28 @@ class Ownership:
                 )
             raise
 
-    async def _commit_start(self, taken: _Taken, offset: int) -> None:
-        """The start position, into the fence row, then to Kafka: nothing was committed yet, or reading goes back."""
+    async def _agree(self, taken: _Taken, start: int, committed: int | None, before: int | None) -> None:
+        """From here on Kafka and the fence row hold the same offset, and it is not behind the start.
+
+        Whatever ends in between, Kafka must not be ahead of the row: that is the alarm. So on the way up the row goes
+        first, and on the way down (a handler's checkpoint is behind what Kafka was told) Kafka does. A row that was
+        ahead (somebody died between writing it and telling Kafka) would refuse commits up to there.
+        """
+        if committed is None:
+            await self._note(taken, start)
+            await self._ask_or_give_back(taken, start)
+        elif start < committed:
+            await self._ask_or_give_back(taken, start)
+            await self._note(taken, start)
+        elif before != committed:
+            await self._note(taken, committed)
+
+    async def _note(self, taken: _Taken, offset: int) -> None:
         offsets = {taken.partition: (taken.fence_epoch, offset)}
         async with self._store.transaction() as conn:
             noted = await fence.note_offsets(conn, self._store.tables, self._consumer.name, offsets, forced=True)
         if not noted:
             raise OwnershipLost(f"{taken.partition} was taken by somebody else")
-        await self._ask_or_give_back(taken, offset)
 
     # ------------------------------------------------------------------------------------------ where to start
 

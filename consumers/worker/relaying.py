@@ -137,7 +137,7 @@ class Relay:
         async with self._store.transaction() as conn:
             held = await fence.hold(conn, self._store.tables, self._consumer, fences)
             await outbox.mark_published(conn, self._store.tables, [row.id for row in rows if row.home in held])
-        return True
+        return bool(held)  # a zombie that marks nothing must not send the same rows again and again
 
     def _note(self, topic: str, result: SendResult) -> None:
         if result.answer is SendAnswer.UNREACHABLE:
