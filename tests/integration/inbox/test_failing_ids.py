@@ -1,4 +1,4 @@
-"""While a handler has few failure rows, a claiming transaction is told their ids; with many it looks its own ones up."""
+"""While a handler has few failure rows, a claiming transaction is told their ids; with many it looks them up."""
 
 from __future__ import annotations
 
