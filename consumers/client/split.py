@@ -61,9 +61,9 @@ def split(messages: Sequence[Message], wanted: Mapping[Partition, int]) -> Read:
         kind, timestamp_ms = message.timestamp()
         records.append(
             Record(
-                topic,  # pyright: ignore[reportArgumentType]  # only None in an error entry
-                number,  # pyright: ignore[reportArgumentType]
-                message.offset(),  # pyright: ignore[reportArgumentType]
+                topic,  # pyright: ignore[reportArgumentType]  # None only in an error entry
+                number,  # pyright: ignore[reportArgumentType]  # None only in an error entry
+                message.offset(),  # pyright: ignore[reportArgumentType]  # None only in an error entry
                 message.key(),
                 message.value(),
                 message.headers,  # pyright: ignore[reportArgumentType]  # called when headers are first read

@@ -106,7 +106,7 @@ class KafkaThread:
         self._thread = threading.Thread(target=self._run, name="tidegate-client", daemon=True)
         self._stopping = threading.Event()
         self._polled_at_s = self._clock.monotonic_s()
-        self._record_bytes = 1_000.0
+        self._record_bytes = 10_000.0  # a guess on the large side, until the first records are here
 
     # ------------------------------------------------------------------------------------------------- from outside
 
