@@ -98,9 +98,9 @@ class Feed:
         if state is None:
             return None
         taken = self._intake.take(partition, state.epoch, records)
-        self.counts.records += len(taken.events) + len(taken.rejects)
-        self.counts.bytes += taken.size_bytes
         stopped_at = taken.stalled_at
+        self.counts.records += len(records) if stopped_at is None else sum(r.offset < stopped_at for r in records)
+        self.counts.bytes += taken.size_bytes
         moved = stopped_at is None or stopped_at > records[0].offset
         if moved and state.end_stall():
             self._listener.recovered(partition, state.epoch)
