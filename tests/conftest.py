@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 
 from tests.services import database, kafka, postgres, registry, topics
+from tidegate.inbox import migrate
 
 # A busy machine is no counter-example. Built on the profile in force: hypothesis has one of its own for CI.
 _in_force = hypothesis.settings.get_profile(hypothesis.settings.get_current_profile_name())
@@ -41,6 +42,21 @@ def registry_url() -> Iterator[str]:
 def database_url(postgres_url: str) -> Iterator[str]:
     """A fresh database with an empty search_path, dropped afterwards."""
     with database.fresh(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_url: str) -> Iterator[str]:
+    """What `migrated_url` copies; nothing connects to it."""
+    with database.fresh(postgres_url) as url:
+        database.run(migrate.upgrade(url))
+        yield url
+
+
+@pytest.fixture
+def migrated_url(postgres_url: str, migrated_template: str) -> Iterator[str]:
+    """A database like `database_url`, with tidegate's tables in the default schema: a copy, not migrated anew."""
+    with database.fresh(postgres_url, migrated_template) as url:
         yield url
 
 

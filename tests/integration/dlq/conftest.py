@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tidegate.dlq.burial import Burial, Buried, letters_of
-from tidegate.inbox import failure, migrate, outbox
+from tidegate.inbox import failure, outbox
 from tidegate.inbox.clock import ManualClock
 from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.event import Event, Record
@@ -62,11 +62,10 @@ class Graveyard:
 
 
 @pytest.fixture
-async def graveyard(database_url: str) -> AsyncIterator[Graveyard]:
+async def graveyard(migrated_url: str) -> AsyncIterator[Graveyard]:
     """A migrated database of this test's own."""
     t = tables()
-    await migrate.upgrade(database_url, t.schema)
-    database = Database(database_url, member="test", settings=DatabaseSettings(pool_max=4, tx_pool_max=1))
+    database = Database(migrated_url, member="test", settings=DatabaseSettings(pool_max=4, tx_pool_max=1))
     try:
         async with database.transaction() as conn:
             handlers = await register_handlers(conn, t, "billing", ["revenue", "invoices"])

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tidegate.inbox import migrate
 from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.tables import Tables, tables
 
@@ -18,10 +17,9 @@ def t() -> Tables:
 
 
 @pytest.fixture
-async def db(database_url: str, t: Tables) -> AsyncIterator[Database]:
+async def db(migrated_url: str) -> AsyncIterator[Database]:
     """A migrated database."""
-    await migrate.upgrade(database_url, t.schema)
-    database = Database(database_url, member="test", settings=DatabaseSettings(pool_max=20, tx_pool_max=2))
+    database = Database(migrated_url, member="test", settings=DatabaseSettings(pool_max=20, tx_pool_max=2))
     try:
         yield database
     finally:

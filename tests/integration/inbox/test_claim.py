@@ -124,7 +124,7 @@ async def test_a_duplicate_that_is_blocked_too_long_is_a_transient_outcome(db: D
 
 
 async def test_a_role_that_defaults_to_repeatable_read_changes_nothing(
-    db: Database, t: Tables, database_url: str
+    db: Database, t: Tables, migrated_url: str
 ) -> None:
     """The promise rests on READ COMMITTED, so each transaction asks for it.
 
@@ -135,7 +135,7 @@ async def test_a_role_that_defaults_to_repeatable_read_changes_nothing(
     async with db.transaction() as conn:
         name = (await conn.execute(sa.text("SELECT current_database()"))).scalar_one()
         await conn.execute(sa.text(f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'"))
-    other = Database(database_url)
+    other = Database(migrated_url)
     try:
         async with other.transaction() as conn:
             await claim.lock_generations(conn, t, [H])

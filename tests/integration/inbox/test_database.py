@@ -24,15 +24,15 @@ X = (digest16(b"t", b"x"), 1)
 
 
 @pytest.fixture
-async def other(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+async def other(migrated_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A session beside the product's."""
-    connection = await asyncpg.connect(database_url)
+    connection = await asyncpg.connect(migrated_url)
     yield connection
     await connection.close()
 
 
 async def test_a_cancelled_unit_of_work_never_leaves_a_dirty_connection(
-    db: Database, database_url: str, other: asyncpg.Connection
+    db: Database, migrated_url: str, other: asyncpg.Connection
 ) -> None:
     """Whenever a unit is cancelled, the next one gets a clean connection and its commit is a commit.
 
@@ -42,7 +42,7 @@ async def test_a_cancelled_unit_of_work_never_leaves_a_dirty_connection(
     """
     await other.execute("CREATE TABLE public.work (n int, step int)")
     chance = random.Random(47)
-    one = Database(database_url, settings=DatabaseSettings(pool_max=1, pool_wait_s=5))
+    one = Database(migrated_url, settings=DatabaseSettings(pool_max=1, pool_wait_s=5))
 
     async def unit(n: int) -> None:
         async with one.transaction() as conn:
@@ -107,8 +107,8 @@ async def test_a_commit_that_is_cancelled_is_a_commit_all_the_same(db: Database,
     assert db.in_use() == (0, 0)
 
 
-async def test_a_pool_that_is_too_small_fails_fast_and_is_transient(database_url: str) -> None:
-    small = Database(database_url, settings=DatabaseSettings(pool_max=1, pool_wait_s=0.05))
+async def test_a_pool_that_is_too_small_fails_fast_and_is_transient(migrated_url: str) -> None:
+    small = Database(migrated_url, settings=DatabaseSettings(pool_max=1, pool_wait_s=0.05))
     try:
         async with small.transaction():
             with pytest.raises(exc.TimeoutError) as caught:
@@ -205,7 +205,7 @@ async def test_a_connection_that_dies_in_the_pool_is_replaced_unnoticed(
 
 
 async def test_a_commit_whose_answer_is_lost_is_run_again_and_repeats_no_effect(
-    database_url: str, db: Database, t: Tables, other: asyncpg.Connection
+    migrated_url: str, db: Database, t: Tables, other: asyncpg.Connection
 ) -> None:
     """The reply to COMMIT is dropped behind the server's back: the unit runs again and the inbox decides.
 
@@ -214,7 +214,7 @@ async def test_a_commit_whose_answer_is_lost_is_run_again_and_repeats_no_effect(
     Red when: inbox/claim.py returns `Claimed(None, {})` when the insert gave back fewer ids
     """
     await other.execute("CREATE TABLE public.effects (n int)")
-    async with _proxy(database_url) as (url, dropped):
+    async with _proxy(migrated_url) as (url, dropped):
         through = Database(url)
         try:
             faults = await _until_done(through, lambda conn: _effect_once(conn, t))
@@ -270,7 +270,7 @@ async def _proxy(url: str) -> AsyncGenerator[tuple[str, asyncio.Event]]:
 
 
 async def test_a_table_that_is_altered_meanwhile_costs_an_attempt_at_most(
-    db: Database, database_url: str, other: asyncpg.Connection
+    db: Database, migrated_url: str, other: asyncpg.Connection
 ) -> None:
     """A cached statement goes stale once, inside the transaction; the next attempt prepares it anew.
 
@@ -279,7 +279,7 @@ async def test_a_table_that_is_altered_meanwhile_costs_an_attempt_at_most(
     Red when: inbox/faults.py leaves `_is_stale_plan` out of `classify`
     """
     await other.execute("CREATE TABLE public.effects (n int)")
-    one = Database(database_url, settings=DatabaseSettings(pool_max=1))
+    one = Database(migrated_url, settings=DatabaseSettings(pool_max=1))
     seen: list[int] = []
 
     async def unit(conn: AsyncConnection) -> None:

@@ -142,9 +142,9 @@ async def test_a_writer_of_ours_that_does_not_end_is_terminated(db: Database, t:
         await freeze()
 
 
-async def test_a_session_that_is_not_ours_is_left_alone_and_named(db: Database, t: Tables, database_url: str) -> None:
+async def test_a_session_that_is_not_ours_is_left_alone_and_named(db: Database, t: Tables, migrated_url: str) -> None:
     epoch = await take(db, t, P2, "a")
-    stranger = await asyncpg.connect(database_url, server_settings={"application_name": "psql"})
+    stranger = await asyncpg.connect(migrated_url, server_settings={"application_name": "psql"})
     try:
         async with stranger.transaction():
             await stranger.execute("SELECT FROM tidegate.fence FOR KEY SHARE")

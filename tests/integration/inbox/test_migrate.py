@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ from tidegate.inbox.tables import VERSION_TABLE, Tables, tables
 @pytest.fixture
 def t() -> Tables:
     return tables("inbox_here")
+
+
+@pytest.fixture
+async def db(database_url: str, t: Tables) -> AsyncIterator[Database]:
+    """A database that was migrated for this test."""
+    await migrate.upgrade(database_url, t.schema)
+    database = Database(database_url, member="test")
+    yield database
+    await database.close()
 
 
 CATALOGUE = {

@@ -11,7 +11,7 @@ from tests.support.running import Stage
 
 
 @pytest.fixture
-async def stage(database_url: str, kafka_bootstrap: str) -> AsyncIterator[Stage]:
+async def stage(migrated_url: str, kafka_bootstrap: str) -> AsyncIterator[Stage]:
     """Where workers of this test run; they are ended behind it."""
-    async with running.stage(database_url, kafka_bootstrap) as built:
+    async with running.stage(migrated_url, kafka_bootstrap) as built:
         yield built
