@@ -7,11 +7,18 @@ import sys
 import traceback
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+import structlog
 
 from .rules import DeadlineError
 
 T = TypeVar("T")
+
+FRAMES_MAX: Final = 20
+"""From the handler function down to what it waits for, with a few layers of a library."""
+
+log = structlog.get_logger("tidegate.events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ async def guarded(call: Awaitable[T], deadline_s: float) -> Returned[T] | Raised
     Cancellation from outside is re-raised: a stop is no failure. Past the deadline the function is cancelled, and
     `Raised.error` is a `DeadlineError` that carries where it stood.
     """
-    task = asyncio.ensure_future(call)
+    task = asyncio.ensure_future(_contained(call))
     try:
         done, _ = await asyncio.wait((task,), timeout=deadline_s)
     except asyncio.CancelledError:
@@ -51,9 +58,24 @@ async def guarded(call: Awaitable[T], deadline_s: float) -> Returned[T] | Raised
         raise
     if not done:
         where = "".join(_frames(task))
+        log.warning("handler_past_deadline", deadline_s=deadline_s, where=where, threads=thread_stacks())
         await _cancel(task)
         return Raised(DeadlineError(f"no end after {deadline_s:g} s; it stood at {where}"), timed_out=True)
     return _result(task)
+
+
+class HandlerLeft(Exception):
+    """A function raised what is no `Exception` (`sys.exit`, a library's own way out): its event's failure like any."""
+
+
+async def _contained(call: Awaitable[T]) -> T:
+    """What asyncio would end the whole process for ends one event. A cancellation and Ctrl-C are nobody's failure."""
+    try:
+        return await call
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise HandlerLeft(f"the handler raised {type(error).__name__}, which is no way to end an event") from error
 
 
 def _result(task: asyncio.Future[T]) -> Returned[T] | Raised:
@@ -73,13 +95,20 @@ async def _cancel(task: asyncio.Future[T]) -> None:
 
 
 def _frames(task: asyncio.Future[T]) -> list[str]:
-    """Where the task stands: file, line and function of each frame, no values."""
-    if not isinstance(task, asyncio.Task):
-        return ["?"]
-    return [
-        f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {frame.f_code.co_name}; "
-        for frame in task.get_stack(limit=8)
-    ]
+    """Where the task stands: file, line and function of each frame, outermost first, no values."""
+    awaited: Any = task.get_coro() if isinstance(task, asyncio.Task) else None
+    lines: list[str] = []
+    while awaited is not None and len(lines) < FRAMES_MAX:
+        frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
+        if frame is not None:
+            lines.append(f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {frame.f_code.co_name}; ")
+        awaited = _first(awaited, "cr_await", "gi_yieldfrom", "ag_await")
+    return lines
+
+
+def _first(thing: object, *names: str) -> Any:
+    """What a coroutine, a generator or an asynchronous generator calls it."""
+    return next((value for name in names if (value := getattr(thing, name, None)) is not None), None)
 
 
 def thread_stacks() -> str:

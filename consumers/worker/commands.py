@@ -226,6 +226,7 @@ class CommandRunner:
         context = HandlerContext(event, number, tx, publication)
         with self._running.handling(bound.command.name, event):
             outcome = await guarded(self._mediator.carry_out(bound.command, context), bound.command.deadline_s)
+        await tx.seal()
         if isinstance(outcome, Raised):
             await tx.close(outcome.error)
             raise HandlerRaised(outcome.error)
@@ -250,7 +251,8 @@ class CommandRunner:
         row_id: int,
     ) -> Ended:
         """Claim and outbox rows in the handler's transaction (steps 3, 4, 6, 7); a repeat undoes what it wrote."""
-        conn, tables, key = await tx.connection(), self._store.tables, (bound.handler_id, COMMAND_VERSION)
+        conn, tables, key = tx.opened, self._store.tables, (bound.handler_id, COMMAND_VERSION)
+        assert conn is not None, "the handler opened it"
         generations = await claim.lock_generations(conn, tables, [bound.handler_id])
         known = await claim.probe(conn, tables, [key], [event.event_id], generations, newest=False)
         failing = [row for rows in known.failures.values() for row in rows if row.failure_id != row_id]

@@ -119,7 +119,7 @@ class Mediator:
         blocking = BlockingHandlerContext(context, loop) if context is not None else None
         arguments = self._with_context(function, wants, len(subjects), blocking)
         given = [BlockingTx(OpenTx(s), loop) if isinstance(s, AsyncConnection) else s for s in subjects]
-        return await loop.run_in_executor(self._threads, lambda: function(*given, **arguments))
+        return await loop.run_in_executor(self._threads, _in_thread, lambda: function(*given, **arguments))
 
     def _with_context(
         self, function: Callable[..., Any], wants: Wants, taken: int, context: object | None
@@ -155,6 +155,14 @@ class Mediator:
             except TypeError as error:
                 problems.append(str(error))
         return problems
+
+
+def _in_thread(call: Callable[[], Any]) -> Any:
+    """A future does not carry a StopIteration: whoever waits for it would wait for ever."""
+    try:
+        return call()
+    except StopIteration as error:
+        raise RuntimeError("the handler raised StopIteration") from error
 
 
 _CONTEXT = object()

@@ -1,9 +1,11 @@
 """The relay: what stands in the outbox goes out to Kafka, in order for each (topic, key), at least once.
 
-The owner of a row's home relays it, under its fence. What if the process stops after the send and before the mark? The
+Each topic is a stream of its own: one that answers slowly, may not be written or does not exist holds up no other. The
+owner of a row's home relays it, under its fence. What if the process stops after the send and before the mark? The
 row is sent again with the same id in its header. What if this worker is a zombie? Its fence row does not come back when
-it marks, so the row stays for the new owner, and again an id is repeated, never another one made. A topic that may not
-be written, or does not exist, waits by itself: its rows are left out of the next looks for a while.
+it marks, so the row stays for the new owner, and again an id is repeated, never another one made. What cannot be
+written now is left out of the next looks for a while: a topic as a whole, or, where only the record is at fault, the
+records of its key.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import Final, final
 
 from ...inbox import fence, outbox
 from ...inbox.clock import Clock
-from ...inbox.faults import classify
 from ...inbox.holding import Holdings
 from ...inbox.store import STORE_ERRORS, Store
 from ..client.ports import Outgoing, ProducerPort, SendAnswer, SendResult
@@ -26,7 +27,10 @@ ROWS_MAX: Final = 1_000
 """Rows read at once: a few megabytes of letters, one round trip."""
 
 TOPIC_WAIT_S: Final = 10.0
-"""How long a topic that cannot be written is left alone."""
+"""How long a topic, or a key, that cannot be written is left alone."""
+
+Stuck = str | tuple[str, bytes | None]
+"""A topic, or the records of one key in it."""
 
 
 @final
@@ -55,8 +59,10 @@ class Relay:
         self._wait_for = wait_for
         self._blocked = blocked
         self._published = published
-        self._blocked_until: dict[str, float] = {}
+        self._blocked_until: dict[Stuck, float] = {}
+        self._sending: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
+        self._ended = asyncio.Event()
 
     def wake(self) -> None:
         """There may be something to send."""
@@ -64,17 +70,20 @@ class Relay:
 
     async def run(self) -> None:
         """Relay for ever."""
-        while True:
-            if not await self._once():
-                await self._pause()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                if not await self._look(group):
+                    await self._pause()
 
     async def drain(self, budget_s: float) -> None:
-        """Relay what is there, at most for `budget_s`; the rest waits in the table for the next owner."""
+        """Have what is there relayed, at most for `budget_s`; the rest waits in the table for the next owner."""
         try:
             async with asyncio.timeout(budget_s):
-                while await self._once():
-                    pass
-        except TimeoutError:
+                while self._sending or await self._read():
+                    self._ended.clear()
+                    self.wake()
+                    await self._ended.wait()
+        except (TimeoutError, *STORE_ERRORS):
             return
 
     async def _pause(self) -> None:
@@ -85,65 +94,79 @@ class Relay:
             pass
         self._wake.clear()
 
-    async def _once(self) -> bool:
-        """One look; True where something was sent."""
+    async def _look(self, group: asyncio.TaskGroup) -> bool:
+        """Begin to send what waits for topics that nothing is being sent to; True where there was any."""
         try:
             rows = await self._read()
-            return bool(rows) and await self._send(rows)
-        except STORE_ERRORS as error:
-            classify(error)
+        except STORE_ERRORS:
             await self._wait_for("postgresql")
             return False
+        by_topic: dict[str, list[outbox.Outgoing]] = {}
+        for row in rows:
+            by_topic.setdefault(row.topic, []).append(row)
+        for topic, mine in by_topic.items():
+            self._sending[topic] = task = group.create_task(self._send(mine))
+            task.add_done_callback(lambda _, topic=topic: self._sent(topic))
+        return bool(rows)
+
+    def _sent(self, topic: str) -> None:
+        del self._sending[topic]
+        self._ended.set()
+        self._wake.set()
 
     async def _read(self) -> list[outbox.Outgoing]:
         homes = [holding.partition for holding in self._holdings]
         if not homes:
             return []
-        async with self._store.transaction() as conn:
-            return await outbox.unpublished(
-                conn, self._store.tables, self._consumer, homes, blocked_topics=self._blocked_topics(), limit=ROWS_MAX
-            )
-
-    def _blocked_topics(self) -> list[str]:
         now_s = self._clock.monotonic_s()
-        self._blocked_until = {topic: until for topic, until in self._blocked_until.items() if until > now_s}
-        return sorted(self._blocked_until)
+        self._blocked_until = {stuck: until for stuck, until in self._blocked_until.items() if until > now_s}
+        left_out = {*self._sending, *(stuck for stuck in self._blocked_until if isinstance(stuck, str))}
+        async with self._store.transaction() as conn:
+            rows = await outbox.unpublished(
+                conn, self._store.tables, self._consumer, homes, blocked_topics=sorted(left_out), limit=ROWS_MAX
+            )
+        sending = self._sending  # may have grown while the database was asked
+        return [r for r in rows if r.topic not in sending and (r.topic, r.key) not in self._blocked_until]
 
-    async def _send(self, rows: list[outbox.Outgoing]) -> bool:
-        """Rounds of at most one row a (topic, key), so that a failed one is never overtaken by the next of its key."""
-        sent_any = False
-        stuck: set[tuple[str, bytes | None]] = set()
+    async def _send(self, rows: list[outbox.Outgoing]) -> None:
+        """Rounds of at most one row a key, so that a failed one is never overtaken by the next of its key."""
         for round_rows in _rounds(rows):
-            going = [
-                row for row in round_rows if (row.topic, row.key) not in stuck and row.topic not in self._blocked_until
-            ]
+            going = [row for row in round_rows if not self._is_stuck(row)]
             results = await self._producer.send(
                 [Outgoing(row.topic, row.key, row.payload, row.headers) for row in going]
             )
             sent = [row for row, result in zip(going, results, strict=True) if result.sent]
             for row, result in zip(going, results, strict=True):
                 if not result.sent:
-                    stuck.add((row.topic, row.key))
-                    self._note(row.topic, result)
+                    self._note(row, result)
             self._published(len(sent), len(going) - len(sent))
-            sent_any = await self._mark(sent) or sent_any
-        return sent_any
+            if sent and not await self._mark(sent):
+                self._blocked_until[rows[0].topic] = self._clock.monotonic_s() + LOOK_S
+                return
+
+    def _is_stuck(self, row: outbox.Outgoing) -> bool:
+        return row.topic in self._blocked_until or (row.topic, row.key) in self._blocked_until
 
     async def _mark(self, rows: list[outbox.Outgoing]) -> bool:
-        """Steps 1 and 7: published, unless the row's home is not ours any more."""
-        if not rows:
-            return False
+        """Steps 1 and 7: published, unless the row's home is not ours any more. False: none of them is marked."""
         fences = self._holdings.fences({row.home for row in rows if row.home is not None})
-        async with self._store.transaction() as conn:
-            held = await fence.hold(conn, self._store.tables, self._consumer, fences)
-            await outbox.mark_published(conn, self._store.tables, [row.id for row in rows if row.home in held])
+        try:
+            async with self._store.transaction() as conn:
+                held = await fence.hold(conn, self._store.tables, self._consumer, fences)
+                await outbox.mark_published(conn, self._store.tables, [row.id for row in rows if row.home in held])
+        except STORE_ERRORS:
+            await self._wait_for("postgresql")
+            return False
         return bool(held)  # a zombie that marks nothing must not send the same rows again and again
 
-    def _note(self, topic: str, result: SendResult) -> None:
+    def _note(self, row: outbox.Outgoing, result: SendResult) -> None:
+        now_s = self._clock.monotonic_s()
         if result.answer is SendAnswer.UNREACHABLE:
+            self._blocked_until[(row.topic, row.key)] = now_s + LOOK_S
             return
-        self._blocked_until[topic] = self._clock.monotonic_s() + TOPIC_WAIT_S
-        self._blocked(topic, f"{result.answer.value}: {result.message}")
+        of_record = result.answer in (SendAnswer.TOO_LARGE, SendAnswer.REFUSED)
+        self._blocked_until[(row.topic, row.key) if of_record else row.topic] = now_s + TOPIC_WAIT_S
+        self._blocked(row.topic, f"{result.answer.value}: {result.message}")
 
 
 def _rounds(rows: list[outbox.Outgoing]) -> list[list[outbox.Outgoing]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, final
 
 from sqlalchemy import CursorResult
@@ -34,6 +34,7 @@ class LazyTx:
         self._stack = AsyncExitStack()
         self._conn: AsyncConnection | None = None
         self._closed = False
+        self._statements: set[asyncio.Task[Any]] = set()
 
     @property
     def opened(self) -> AsyncConnection | None:
@@ -54,11 +55,33 @@ class LazyTx:
 
     async def execute(self, statement: Any, parameters: Any = None) -> CursorResult[Any]:
         """Run one statement."""
-        return await (await self.connection()).execute(statement, parameters)
+        with self._running():
+            return await (await self.connection()).execute(statement, parameters)
 
     async def scalar(self, statement: Any, parameters: Any = None) -> Any:
         """The first column of the first row, None without a row."""
-        return await (await self.connection()).scalar(statement, parameters)
+        with self._running():
+            return await (await self.connection()).scalar(statement, parameters)
+
+    @contextmanager
+    def _running(self) -> Generator[None]:
+        """Remember whose statement runs: a thread's outlives the handling that it was made for."""
+        task = asyncio.current_task()
+        assert task is not None, "statements run in tasks"
+        self._statements.add(task)
+        try:
+            yield
+        finally:
+            self._statements.discard(task)
+
+    async def seal(self) -> None:
+        """The handler is done with it: what it left running is cut off, what it begins from now on is refused."""
+        self._closed = True
+        left = self._statements - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
 
     async def _open(self) -> AsyncConnection:
         conn = await self._stack.enter_async_context(self._store.user_transaction())
@@ -74,7 +97,7 @@ class LazyTx:
 
     async def close(self, error: BaseException | None = None) -> None:
         """Give the connection back; what was not committed is undone."""
-        self._closed = True
+        await self.seal()
         if error is None:
             await self._stack.aclose()
         else:

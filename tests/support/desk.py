@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import text
 
+from tests.services.topics import Topic
 from tidegate.consumers import App, Context, Event
 
 
@@ -75,6 +76,12 @@ def at_desk(app: App, act: Act | None = None, name: str = "do", **options: Any) 
         return None if event.value.get("nothing") else Do(event.id_text, event.value)
 
     return desk
+
+
+def letters(app: App, topic: Topic) -> str:
+    """Make the dead-letter topic of the app's first topic, so that letters go out at once; its name."""
+    (consumer,) = app.consumers.values()
+    return topic(partitions=1, name=f"{consumer.topics[0]}.{consumer.name}.dlq")
 
 
 async def write(command: Do, ctx: Context) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.services.topics import Topic
-from tests.support.desk import Do, at_desk, write
+from tests.support.desk import Do, at_desk, letters, write
 from tests.support.running import Sent, Stage, reader, table_of
 from tidegate.consumers import Context
 
@@ -19,6 +19,7 @@ async def test_keys_run_side_by_side_and_each_in_its_order_also_in_one_partition
     """
     name = topic(partitions=1)
     app = reader(name)
+    letters(app, topic)
     desk = at_desk(app)
     desk.shut("a1")
     await stage.send(
@@ -46,6 +47,7 @@ async def test_keys_run_side_by_side_and_each_in_its_order_also_in_one_partition
 async def test_no_more_run_at_once_than_the_handler_allows(stage: Stage, topic: Topic) -> None:
     name = topic(partitions=1)
     app = reader(name)
+    letters(app, topic)
     desk = at_desk(app, concurrency=3)
     ids = [f"e{n}" for n in range(9)]
     desk.shut(*ids)
@@ -62,6 +64,7 @@ async def test_no_more_run_at_once_than_the_handler_allows(stage: Stage, topic: 
 async def test_a_trigger_that_makes_nothing_is_a_claimed_skip(stage: Stage, topic: Topic) -> None:
     name = topic(partitions=1)
     app = reader(name)
+    letters(app, topic)
     desk = at_desk(app)
     await stage.send(name, Sent("a", {"nothing": True}), Sent("b"))
     worker = await stage.start(app)
@@ -80,6 +83,7 @@ async def test_a_repeat_in_flight_waits_until_the_first_one_is_durable_and_does_
     await table_of(stage)
     name = topic(partitions=2)
     app = reader(name)
+    letters(app, topic)
     desk = at_desk(app)
     desk.shut("a")
     await stage.send(name, Sent("a"), Sent("a", key=b"other", partition=1), Sent("b", key=b"b", partition=1))
@@ -104,6 +108,7 @@ async def test_a_known_id_with_other_bytes_is_a_conflict(stage: Stage, topic: To
     await table_of(stage)
     name = topic(partitions=2)
     app = reader(name)
+    letters(app, topic)
     desk = at_desk(app, write)
     desk.shut("a")
     await stage.send(name, Sent("a", {"n": 1}), Sent("a", {"n": 2}, key=b"other", partition=1))
@@ -122,6 +127,7 @@ async def test_a_dead_id_with_other_bytes_is_a_conflict_too(stage: Stage, topic:
     """The event stands in the failure table, not among the claims: other bytes are another event all the same."""
     name = topic(partitions=1)
     app = reader(name)
+    letters(app, topic)
     at_desk(app, refuse)
     await stage.send(name, Sent("a", {"n": 1}))
     worker = await stage.start(app)
