@@ -37,8 +37,8 @@ SUMS = sa.text("""
 HANDLER = "sums-by-customer"
 
 
-def make_app(topic: str) -> App:
-    """One projection: sums by customer."""
+def make_app(topic: str, handed_over: list[int]) -> App:
+    """One projection: sums by customer. It appends the size of each batch to `handed_over`."""
     app = App("bench", owner="bench")
     orders = app.consumer(
         f"bench-{uuid.uuid4().hex[:8]}", topics=[topic], codec=Avro(str(SCHEMAS)), event_id=header(ID_HEADER)
@@ -46,6 +46,7 @@ def make_app(topic: str) -> App:
 
     @orders.projection(HANDLER)
     async def sums(events: Sequence[Event[OrderPlaced]], tx: AsyncConnection) -> None:
+        handed_over.append(len(events))
         by_customer: dict[str, list[int]] = {}
         for event in events:
             order = event.value
@@ -67,21 +68,28 @@ async def measure(url: str, bootstrap: str, topic: str, count: int) -> float:
     environment = {"TIDEGATE_DATABASE_URL": url, "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": bootstrap}
     settings = load(os.environ | environment, None, {}, ("database.url", "kafka.bootstrap_servers")).settings
     await upgrade(url)
-    app = make_app(topic)
+    handed_over: list[int] = []
+    app = make_app(topic, handed_over)
     (name,) = app.consumers
     metrics, stop = Metrics(name), asyncio.Event()
     running = asyncio.ensure_future(run_consumer(app, name, settings, HealthBoard(), metrics, stop))
-    first, started = 0.0, 0.0
-    while (done := metrics.value("events", HANDLER, "completed")) < count:
-        if running.done():
-            running.result()
-        if done and not started:
-            first, started = done, time.perf_counter()
-        await asyncio.sleep(0.005)
+    while len(handed_over) < 2:  # the first batch is committed
+        await _still(running, 0.005)
+    first, started = handed_over[0], time.perf_counter()
+    while sum(handed_over) < count:
+        await _still(running, 0.02)
+    while metrics.value("events", HANDLER, "completed") < count:  # the last one too
+        await _still(running, 0.002)
     seconds = time.perf_counter() - started
     stop.set()
     await running
     return (count - first) / seconds
+
+
+async def _still(running: asyncio.Future[int], seconds: float) -> None:
+    if running.done():
+        running.result()
+    await asyncio.sleep(seconds)
 
 
 def main() -> None:
