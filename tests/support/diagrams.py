@@ -1,0 +1,40 @@
+"""Makes docs/diagrams.md from the tables in the code: `python -m tests.support.diagrams > docs/diagrams.md`."""
+
+from __future__ import annotations
+
+import sys
+
+from tidegate.consumers.engine.partition import lifecycle_diagram
+from tidegate.inbox.states import diagram
+
+PAGE = """\
+# Diagrams
+
+<!-- Made by `python -m tests.support.diagrams`; edit the tables in the code instead. -->
+
+## A partition's life in the engine
+
+From its assignment to its end, under one epoch. The table stands in `consumers/engine/partition.py`.
+
+```mermaid
+{lifecycle}
+```
+
+## A failure row
+
+What is done to it, and where that leads; `[*]` is before the first failure, and after success. The table stands in
+`inbox/states.py`; the database refuses a row that is in none of these states.
+
+```mermaid
+{failures}
+```
+"""
+
+
+def made() -> str:
+    """The page."""
+    return PAGE.format(lifecycle=lifecycle_diagram().strip(), failures=diagram().strip())
+
+
+if __name__ == "__main__":
+    sys.stdout.write(made())
