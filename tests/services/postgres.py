@@ -10,7 +10,7 @@ import signal
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
 import asyncpg
 
@@ -84,6 +84,44 @@ def _local(settings: dict[str, str]) -> Generator[str]:
         yield url
     finally:
         server.stop()
+
+
+@final
+class OwnServer:
+    """A server of a test's own, which can be stopped and started again with its data and on its port."""
+
+    def __init__(self) -> None:
+        self._folder, self._port = fresh_folder("postgres-data"), free_port()
+        self._user = PLAIN_USER if os.geteuid() == 0 else None
+        self._own(self._folder)
+        self._binaries = _binaries(self._folder, self._user)
+        _init(self._binaries, self._folder / "data", self._user)
+        self._server: Server | None = None
+        self.url = f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
+
+    def start(self, end: signal.Signals = signal.SIGINT) -> None:
+        """Start it. `end` is what will stop it: SIGINT ends sessions and tidies up, SIGQUIT is a crash."""
+        log_folder = fresh_folder("postgres-own")
+        self._own(log_folder)
+        settings = {**SETTINGS, **NOT_DURABLE, "port": str(self._port)}
+        options = [f"--{key}={value}" for key, value in settings.items()]
+        command = [self._binaries / "postgres", "-D", self._folder / "data", *options]
+        self._server = Server(command, folder=log_folder, user=self._user, stop_signal=end)
+        self._server.wait_until(lambda: _ready(self.url))
+
+    def stop(self) -> None:
+        """End it; its data stays."""
+        if self._server is not None:
+            self._server.stop()
+
+    def remove(self) -> None:
+        """End it and throw its data away."""
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _own(self, folder: Path) -> None:
+        if self._user is not None:
+            shutil.chown(folder, self._user)
 
 
 def _init(binaries: Path, data: Path, user: str | None) -> None:
