@@ -17,14 +17,13 @@ from ...inbox.event import Record
 from ...inbox.outcome import Reason
 from . import framing
 from .codec import REGISTRY, CodecSettings, CodecStalled, Decoded
-from .defaults import check_defaults
 from .directory import SchemaDirectory
 from .mapping import Classes, full_name_of, is_instance, named_pair, type_name
 from .plans import Plan, plan
-from .schemas import Ref, Schema, SchemaError, parse, pick_name
+from .schemas import Schema, SchemaError, name_of, parse, pick_name
 from .source import SchemaSource, SchemaText
 from .wire import FAULTS
-from .writing import Write, writer_of
+from .writing import Write, check_defaults, writer_of
 
 
 @final
@@ -69,11 +68,12 @@ def _declared(schemas: tuple[str, ...]) -> dict[str, tuple[str, Schema]]:
             raise ConfigurationError.of(
                 "codec", f"a schema of Avro(schemas=...): {error}", "correct the schema"
             ) from None
-        if not isinstance(schema.root, Ref):
+        name = name_of(schema.resolve(schema.root))
+        if name not in schema.names:
             raise ConfigurationError.of(
                 "codec", "a schema of Avro(schemas=...) has no name", "declare records, one by one"
             )
-        declared[schema.root.name] = (text, schema)
+        declared[name] = (text, schema)
     return declared
 
 
@@ -165,9 +165,7 @@ class AvroCodec:
         """See `Codec.encode`. A dict comes as (full name, dict), so that nothing is guessed."""
         name, content = _named(value)
         prefix, write = self._writer(topic, name)
-        out = bytearray(prefix)
-        write(content, out)
-        return bytes(out)
+        return prefix + write(content)
 
     def _plan(self, schema_id: int) -> Plan:
         """The plan for a schema id, from memory or from the source; see `SchemaSource.by_id` for what it raises."""

@@ -17,7 +17,7 @@ from ...inbox.clock import Clock
 from ...inbox.errors import ConfigurationError, DependencyError, RecordError
 from ...inbox.outcome import Reason
 from .codec import REGISTRY
-from .schemas import Ref, SchemaError, Union, parse, pick_name, short_name, undefined_names
+from .schemas import SchemaError, UndefinedNameError, parse, pick_name, root_names, short_name
 from .source import SchemaText
 
 _FILE: Final = re.compile(r"(\d+)(-.*)?\.avsc")
@@ -58,14 +58,14 @@ class SchemaDirectory:
             raise RecordError(Reason.UNKNOWN_SCHEMA, f"schema {schema_id} has no file in the schema directory")
         text = _read(path)
         try:
-            return SchemaText(text, self._references(text, path))
+            return SchemaText(text, self._references(text, path, (text,)))
         except SchemaError as error:
             raise DependencyError(REGISTRY, f"{path.name} cannot be used: {error}") from None
 
     def for_writing(self, topic: str, full_name: str, declared: str | None) -> tuple[int, SchemaText]:
         """See `SchemaSource.for_writing`. The highest id wins whose root is that type or a union with it."""
         texts = self._usable()
-        names = {schema_id: _root_names(text) for schema_id, text in texts.items()}
+        names = {schema_id: root_names(text.text) for schema_id, text in texts.items()}
         name = pick_name(frozenset[str]().union(*names.values()), full_name)
         for schema_id, text in texts.items():
             if name in names[schema_id] and (declared is None or _same(text, declared)):
@@ -110,20 +110,24 @@ class SchemaDirectory:
         except OSError as error:
             raise DependencyError(REGISTRY, f"the schema directory cannot be read: {error.strerror}") from None
 
-    def _references(self, text: str, path: Path) -> tuple[str, ...]:
+    def _references(self, text: str, path: Path, inside: tuple[str, ...]) -> tuple[str, ...]:
         """The files that define what the schema uses without defining it, what they need themselves first."""
-        texts = [text]
-        while missing := undefined_names(texts):
-            name = min(missing)
-            found = self._definition(name, path)
-            if found is None or found in texts:
-                raise SchemaError(f"no file of the directory defines {name}")
-            texts.append(found)
-        return tuple(reversed(texts[1:]))
+        texts: tuple[str, ...] = ()
+        while True:
+            try:
+                parse(text, texts)
+            except UndefinedNameError as error:
+                found = self._definition(error.name, path) or self._definition(short_name(error.name), path)
+                if found is None or found in inside:
+                    raise SchemaError(f"no file of the directory defines {error.name}") from None
+                needed = self._references(found, path, (*inside, found))
+                texts += tuple(each for each in (*needed, found) if each not in texts)
+            else:
+                return texts
 
     def _definition(self, name: str, user: Path) -> str | None:
         for path in (self._listing or self._refreshed()).paths:
-            if path != user and short_name(name) in (text := _read(path)) and name in _root_names(SchemaText(text)):
+            if path != user and short_name(name) in (text := _read(path)) and name in root_names(text):
                 return text
         return None
 
@@ -141,16 +145,6 @@ def _read(path: Path) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DependencyError(REGISTRY, f"{path.name} cannot be read: {type(error).__name__}") from None
-
-
-def _root_names(schema: SchemaText) -> frozenset[str]:
-    """The full names of the named types at a schema's top."""
-    try:
-        root = parse(schema.text, schema.references, partial=True).root
-    except SchemaError:
-        return frozenset()
-    branches = root.branches if isinstance(root, Union) else (root,)
-    return frozenset(branch.name for branch in branches if isinstance(branch, Ref))
 
 
 def _same(text: SchemaText, declared: str) -> bool:

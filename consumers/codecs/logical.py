@@ -16,19 +16,18 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Callable
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
-from typing import Any, Final, NoReturn
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
+from typing import Any, Final, NoReturn, cast
 
 from ...inbox.errors import RecordError
 from ...inbox.outcome import Reason
-from .schemas import FixedType, Primitive
+from .schemas import Named, Node, kind_of, logical_of
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _EPOCH_LOCAL: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - a local timestamp has no zone
 _EPOCH_DAY: Final = _EPOCH.toordinal()
 _DAY_MICROS: Final = 86_400_000_000
 _EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
-_MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 TYPES: Final[dict[str, type]] = {
     "decimal": Decimal,
@@ -46,16 +45,16 @@ TYPES: Final[dict[str, type]] = {
 """What each logical type is in Python."""
 
 
-def converter(node: Primitive | FixedType, where: str) -> Callable[[Any], Any] | None:
+def converter(node: Node, where: str) -> Callable[[Any], Any] | None:
     """The function from the base type's value to the logical type's; None where they are the same.
 
     It raises RecordError and nothing else; `where` names the field in its message.
     """
-    logical = node.logical
+    logical = logical_of(node)
     if logical == "decimal":
-        return _decimal(node.precision, node.scale, where)
+        return _decimal(cast("Named", node), where)
     if logical == "uuid":
-        return _uuid_of_bytes(where) if isinstance(node, FixedType) else _uuid_of_text(where)
+        return _uuid_of_bytes(where) if kind_of(node) == "fixed" else _uuid_of_text(where)
     if logical == "date":
         return _date(where)
     if logical in ("time-millis", "time-micros"):
@@ -71,7 +70,8 @@ def _out_of_range(what: str) -> NoReturn:
     raise RecordError(Reason.UNDECODABLE, f"value_out_of_range: {what}")
 
 
-def _decimal(precision: int, scale: int, where: str) -> Callable[[bytes], Decimal]:
+def _decimal(node: Named, where: str) -> Callable[[bytes], Decimal]:
+    precision, scale = node["precision"], node["scale"]
     limit = 10**precision
 
     def convert(raw: bytes) -> Decimal:
@@ -148,66 +148,40 @@ def _datetime(epoch: datetime.datetime, millis: bool, what: str) -> Callable[[in
     return from_millis if millis else from_micros
 
 
-def raw_value(node: Primitive | FixedType, value: Any, where: str) -> Any:
-    """The base type's value of a logical type's, exactly.
+def writable(node: Node, value: Any, where: str) -> Any:
+    """A logical type's value as fastavro writes it exactly; it knows all of them but a uuid of fixed bytes.
 
     Raises:
         ValueError: a naive datetime for a point in time, more digits than the schema allows, another type.
     """
-    expected = TYPES[node.logical or ""]
+    logical = logical_of(node) or ""
+    expected = TYPES[logical]
     if type(value) is not expected and not (isinstance(value, expected) and expected in (Decimal, datetime.datetime)):
-        raise ValueError(f"{where} needs {expected.__name__} for {node.logical}, not {type(value).__name__}")
-    if node.logical == "decimal":
-        return _unscaled(node, value, where)
-    if node.logical == "uuid":
-        return value.bytes if isinstance(node, FixedType) else str(value)
-    if node.logical == "date":
-        return value.toordinal() - _EPOCH_DAY
-    if isinstance(value, datetime.time):
-        return _time_of_day(node, value, where)
-    if isinstance(value, datetime.datetime):
-        return _since_epoch(node, value, where)
-    return value
-
-
-def _unscaled(node: Primitive | FixedType, value: Decimal, where: str) -> bytes:
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
-        raise ValueError(f"{where} needs a finite decimal")
-    shift = exponent + node.scale
-    unscaled = int("".join(map(str, digits)) or "0")
-    if shift < 0:
-        unscaled, rest = divmod(unscaled, 10**-shift)
-        if rest:
-            raise ValueError(f"{where} has more than {node.scale} decimal places")
-    elif unscaled:
-        # A shift beyond the precision is too many digits; it is not computed, for it may be 10^999999.
-        unscaled *= 10 ** min(shift, node.precision)
-    if unscaled >= 10**node.precision:
-        raise ValueError(f"{where} has more than {node.precision} digits")
-    unscaled = -unscaled if sign else unscaled
-    if isinstance(node, FixedType):
-        return unscaled.to_bytes(node.size, "big", signed=True)
-    return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
-
-
-def _time_of_day(node: Primitive | FixedType, value: datetime.time, where: str) -> int:
-    if value.tzinfo is not None:
+        raise ValueError(f"{where} needs {expected.__name__} for {logical}, not {type(value).__name__}")
+    if isinstance(value, Decimal):
+        return _exact(cast("Named", node), value, where)
+    if isinstance(value, datetime.time) and value.tzinfo is not None:
         raise ValueError(f"{where} is a time of day without a zone")
-    micros = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
-    return micros if node.logical == "time-micros" else _whole_millis(micros, where)
+    if isinstance(value, datetime.datetime):
+        _check_zone(value, where, is_local=logical.startswith("local"))
+    return value.bytes if isinstance(value, uuid.UUID) and kind_of(node) == "fixed" else value
 
 
-def _since_epoch(node: Primitive | FixedType, value: datetime.datetime, where: str) -> int:
-    local = (node.logical or "").startswith("local")
-    if local and value.tzinfo is not None:
+def _exact(node: Named, value: Decimal, where: str) -> Decimal:
+    """The decimal with the schema's scale. fastavro counts digits before it scales, and would write one too many."""
+    if not value.is_finite():
+        raise ValueError(f"{where} needs a finite decimal")
+    context = Context(prec=node["precision"], traps=[Inexact, InvalidOperation])
+    try:
+        return value.quantize(Decimal(1).scaleb(-node["scale"], _EXACT), context=context)
+    except Inexact:
+        raise ValueError(f"{where} has more than {node['scale']} decimal places") from None
+    except InvalidOperation:
+        raise ValueError(f"{where} has more than {node['precision']} digits") from None
+
+
+def _check_zone(value: datetime.datetime, where: str, *, is_local: bool) -> None:
+    if is_local and value.tzinfo is not None:
         raise ValueError(f"{where} is a local timestamp: it takes a datetime without a zone")
-    if not local and value.utcoffset() is None:
+    if not is_local and value.utcoffset() is None:
         raise ValueError(f"{where} is a point in time: a datetime without a zone would be guessed at")
-    micros = (value - (_EPOCH_LOCAL if local else _EPOCH)) // _MICROSECOND
-    return micros if (node.logical or "").endswith("micros") else _whole_millis(micros, where)
-
-
-def _whole_millis(micros: int, where: str) -> int:
-    """Milliseconds, the rest cut off towards the past, as Java's `toEpochMilli` does."""
-    return micros // 1_000

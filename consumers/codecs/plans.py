@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, Final, final
 
 from ...inbox.errors import RecordError
 from ...inbox.outcome import Reason
 from . import wire
-from .defaults import default_bytes
 from .mapping import (
     ANY,
     DICT,
@@ -32,23 +31,12 @@ from .mapping import (
     takes_in_order,
     values_of,
 )
-from .scalars import SKIP, Resolved, asked, is_promoted, is_same, same_name, scalar_reader, symbol_reader
-from .schemas import (
-    MISSING,
-    Array,
-    EnumType,
-    Field,
-    FixedType,
-    Map,
-    Node,
-    Primitive,
-    RecordType,
-    Ref,
-    Schema,
-    Union,
-    described,
-)
+from .scalars import SKIP, asked, is_promoted, is_same, scalar_reader, symbol_reader
+from .schemas import DEFAULT, PRIMITIVES, Named, Node, Schema, aliases_of, described, kind_of, name_of
 from .wire import Read
+from .writing import default_bytes
+
+_SCALARS: Final = PRIMITIVES | {"fixed"}
 
 
 @final
@@ -65,16 +53,16 @@ class Plan:
 def plan(schema_id: int, writer: Schema, readers: Mapping[str, Schema], classes: Classes) -> Plan:
     """The plan for a writer's schema; a branch that cannot be read as asked has one that refuses its records."""
     root = writer.resolve(writer.root)
-    if isinstance(root, Union):
-        branches = tuple(_branch(schema_id, writer, branch, readers, classes) for branch in root.branches)
+    if isinstance(root, list):
+        branches = tuple(_branch(schema_id, writer, branch, readers, classes) for branch in root)
         return Plan(schema_id, "", wire.read_long, branches)
     return _branch(schema_id, writer, writer.root, readers, classes)
 
 
 def _branch(schema_id: int, writer: Schema, node: Node, readers: Mapping[str, Schema], classes: Classes) -> Plan:
-    reader = _reader_for(node, readers) or writer
+    reader = _reader_for(name_of(writer.resolve(node)), readers) or writer
     target = node if reader is writer else reader.root
-    name = target.name if isinstance(target, Ref) else described(target)
+    name = name_of(reader.resolve(target))
     try:
         read = Compiler(writer, reader, classes).read(node, target, ANY, name)
     except Mismatch as mismatch:
@@ -82,15 +70,12 @@ def _branch(schema_id: int, writer: Schema, node: Node, readers: Mapping[str, Sc
     return Plan(schema_id, name, read)
 
 
-def _reader_for(node: Node, readers: Mapping[str, Schema]) -> Schema | None:
+def _reader_for(name: str, readers: Mapping[str, Schema]) -> Schema | None:
     """The declared reader's schema for a record: by its full name, else by an alias."""
-    if not isinstance(node, Ref):
-        return None
-    if node.name in readers:
-        return readers[node.name]
-    for reader in readers.values():
-        root = reader.resolve(reader.root)
-        if isinstance(root, RecordType) and node.name in root.aliases:
+    if name in readers:
+        return readers[name]
+    for declared, reader in readers.items():
+        if name in aliases_of(reader.names[declared]):
             return reader
     return None
 
@@ -125,43 +110,42 @@ class Compiler:
             Mismatch: that cannot work for any record.
         """
         writer = self._writer.resolve(written)
-        if isinstance(writer, Union):
+        if isinstance(writer, list):
             return self._union(writer, target, accepts, where)
         if accepts is SKIP:
             return self._one(writer, writer, SKIP, where)
         return self._one(writer, self._choose(writer, target, where), accepts, where)
 
-    def _choose(self, writer: Resolved, target: Node, where: str) -> Resolved:
+    def _choose(self, writer: Node, target: Node, where: str) -> Node:
         """The branch of the reader's union that takes what was written: the same type before a promotion."""
         reader = self._reader.resolve(target)
-        if not isinstance(reader, Union):
+        if not isinstance(reader, list):
             return reader
-        branches = [self._reader.resolve(branch) for branch in reader.branches]
+        branches = [self._reader.resolve(branch) for branch in reader]
         for fits in (is_same, is_promoted):
             for branch in branches:
                 if fits(writer, branch):
                     return branch
-        raise Mismatch(f"{where} is {described(writer)} as written, and none of {reader} takes it")
+        raise Mismatch(f"{where} is {described(writer)} as written, and none of {described(reader)} takes it")
 
-    def _one(self, writer: Resolved, reader: Resolved, accepts: Any, where: str) -> Read:
-        if isinstance(writer, RecordType) and isinstance(reader, RecordType) and same_name(writer, reader):
-            return self._record(writer, reader, accepts, where)
-        if isinstance(writer, EnumType) and isinstance(reader, EnumType) and same_name(writer, reader):
-            return symbol_reader(writer, reader, accepts, where)
-        if isinstance(writer, Array) and isinstance(reader, Array):
-            return self._array(writer, reader, accepts, where)
-        if isinstance(writer, Map) and isinstance(reader, Map):
-            value = SKIP if accepts is SKIP else asked(values_of, accepts, where)
-            return wire.map_reader(self.read(writer.values, reader.values, value, f"{where}{{}}"))
-        if isinstance(writer, Primitive | FixedType) and isinstance(reader, Primitive | FixedType):
+    def _one(self, writer: Node, reader: Node, accepts: Any, where: str) -> Read:
+        kind, wanted = kind_of(writer), kind_of(reader)
+        if kind in _SCALARS and wanted in _SCALARS:
             return scalar_reader(writer, reader, accepts, where)
+        if isinstance(writer, dict) and isinstance(reader, dict) and is_same(writer, reader):
+            compose = {"record": self._record, "enum": symbol_reader, "array": self._array, "map": self._map}[kind]
+            return compose(writer, reader, accepts, where)
         raise Mismatch(f"{where} is {described(writer)} as written, {described(reader)} as read")
 
-    def _union(self, writer: Union, target: Node, accepts: Any, where: str) -> Read:
+    def _map(self, writer: Named, reader: Named, accepts: Any, where: str) -> Read:
+        value = SKIP if accepts is SKIP else asked(values_of, accepts, where)
+        return wire.map_reader(self.read(writer["values"], reader["values"], value, f"{where}{{}}"))
+
+    def _union(self, writer: list[Any], target: Node, accepts: Any, where: str) -> Read:
         reads: list[Read] = []
         problems: list[str] = []
-        several = sum(isinstance(self._writer.resolve(branch), RecordType) for branch in writer.branches) > 1
-        for branch in writer.branches:
+        several = sum(kind_of(self._writer.resolve(branch)) == "record" for branch in writer) > 1
+        for branch in writer:
             try:
                 read = self.read(branch, target, accepts, where)
                 reads.append(self._named(branch, read, accepts) if several else read)
@@ -170,42 +154,38 @@ class Compiler:
                 reads.append(wire.refusing(Reason.SCHEMA_INCOMPATIBLE, str(mismatch)))
         if problems and len(problems) == len(reads):
             raise Mismatch("; ".join(problems))
-        nulls = [index for index, branch in enumerate(writer.branches) if branch == Primitive("null")]
-        if len(reads) == 2 and nulls and reads[nulls[0]] is wire.read_null:
-            return wire.optional_reader(reads[1 - nulls[0]], nulls[0], where)
+        if len(reads) == 2 and wire.read_null in reads:
+            null = reads.index(wire.read_null)
+            return wire.optional_reader(reads[1 - null], null, where)
         return wire.union_reader(reads, where)
 
     def _named(self, branch: Node, read: Read, accepts: Any) -> Read:
         """A dict has no type; where several records may stand, it comes as (full name, dict)."""
         resolved = self._writer.resolve(branch)
-        if accepts is SKIP or not isinstance(resolved, RecordType):
+        name = name_of(resolved)
+        if accepts is SKIP or kind_of(resolved) != "record" or shape_of(accepts, name, self._classes).cls is not None:
             return read
-        if shape_of(accepts, resolved.name, self._classes).cls is not None:
-            return read
-        name = resolved.name
         return wire.converted(read, lambda value: (name, value))
 
-    def _array(self, writer: Array, reader: Array, accepts: Any, where: str) -> Read:
+    def _array(self, writer: Named, reader: Named, accepts: Any, where: str) -> Read:
         item, made = (SKIP, None) if accepts is SKIP else asked(list_of, accepts, where)
-        read_item = self.read(writer.items, reader.items, item, f"{where}[]")
-        read = wire.array_reader(read_item, takes_bytes=self._takes_bytes(writer.items, frozenset()))
+        read_item = self.read(writer["items"], reader["items"], item, f"{where}[]")
+        read = wire.array_reader(read_item, takes_bytes=self._takes_bytes(writer["items"], frozenset()))
         return read if made is None else wire.converted(read, _collected(made, where))
 
     def _takes_bytes(self, node: Node, inside: frozenset[str]) -> bool:
         """True where a value takes at least one byte."""
         resolved = self._writer.resolve(node)
-        if isinstance(resolved, RecordType):
-            within = inside | {resolved.name}
-            return resolved.name not in inside and any(self._takes_bytes(f.type, within) for f in resolved.fields)
-        if isinstance(resolved, FixedType):
-            return resolved.size > 0
-        return resolved != Primitive("null")
+        if isinstance(resolved, dict) and resolved["type"] == "record":
+            name, within = resolved["name"], inside | {resolved["name"]}
+            return name not in inside and any(self._takes_bytes(field["type"], within) for field in resolved["fields"])
+        return resolved["size"] > 0 if isinstance(resolved, dict) and "size" in resolved else resolved != "null"
 
-    def _record(self, writer: RecordType, reader: RecordType, accepts: Any, where: str) -> Read:
+    def _record(self, writer: Named, reader: Named, accepts: Any, where: str) -> Read:
         shape = DICT
         if accepts is not SKIP:
-            shape = asked(lambda accepted: shape_of(accepted, reader.name, self._classes), accepts, where)
-        key = (writer.name, reader.name, SKIP if accepts is SKIP else shape.cls)
+            shape = asked(lambda accepted: shape_of(accepted, reader["name"], self._classes), accepts, where)
+        key = (writer["name"], reader["name"], SKIP if accepts is SKIP else shape.cls)
         if key not in self._records:
             late = _Late()
             self._records[key] = late
@@ -217,34 +197,36 @@ class Compiler:
             self._records[key] = late.read
         return self._records[key]
 
-    def _fields(self, writer: RecordType, reader: RecordType, shape: Shape, *, skipped: bool) -> Read:
+    def _fields(self, writer: Named, reader: Named, shape: Shape, *, skipped: bool) -> Read:
         reads: list[Read] = []
         names: list[str | None] = []
-        for given in writer.fields:
+        for given in writer["fields"]:
             wanted = _counterpart(given, reader)
-            read, name = self._field(given, wanted, shape, f"{reader.name}.{given.name}", skipped=skipped)
+            read, name = self._field(given, wanted, shape, f"{reader['name']}.{given['name']}", skipped=skipped)
             reads.append(read)
             names.append(name)
         if skipped:
             return wire.record_reader(reads, lambda values: None)
-        for wanted in reader.fields:
-            if wanted.name in names or not _is_asked(shape, wanted.name):
+        for wanted in reader["fields"]:
+            name = wanted["name"]
+            if name in names or not _is_asked(shape, name):
                 continue
-            if (read := self._absent(wanted, shape, reader.name)) is not None:
+            if (read := self._absent(wanted, shape, f"{reader['name']}.{name}")) is not None:
                 reads.append(read)
-                names.append(wanted.name)
-        _check_required(shape, names, reader.name)
+                names.append(name)
+        _check_required(shape, names, reader["name"])
         if shape.cls is not None and takes_in_order(shape, names):
             return wire.instance_reader(reads, shape.cls, FAULTS_OF_CLASSES, partial(refused, shape.cls.__name__))
         return wire.record_reader(reads, builder(shape, names))
 
     def _field(
-        self, given: Field, wanted: Field | None, shape: Shape, where: str, *, skipped: bool
+        self, given: Named, wanted: Named | None, shape: Shape, where: str, *, skipped: bool
     ) -> tuple[Read, str | None]:
         """The reader of a written field, and the name under which its value is kept (None: it is not)."""
-        if skipped or wanted is None or not _is_asked(shape, wanted.name):
-            return self.read(given.type, given.type, SKIP, where), None
-        return self._as_asked(given.type, wanted.type, _asked_field(shape, wanted.name), shape, where), wanted.name
+        if skipped or wanted is None or not _is_asked(shape, wanted["name"]):
+            return self.read(given["type"], given["type"], SKIP, where), None
+        field = _asked_field(shape, wanted["name"])
+        return self._as_asked(given["type"], wanted["type"], field, shape, where), wanted["name"]
 
     def _as_asked(self, written: Node, target: Node, field: ClassField | None, shape: Shape, where: str) -> Read:
         if field is None:
@@ -256,17 +238,16 @@ class Compiler:
                 raise
             return self.read(written, target, ANY, where)
 
-    def _absent(self, wanted: Field, shape: Shape, record: str) -> Read | None:
+    def _absent(self, wanted: Named, shape: Shape, where: str) -> Read | None:
         """The reader's default for a field that was not written; None where the class has a default of its own."""
-        field = _asked_field(shape, wanted.name)
-        if wanted.default is MISSING:
+        field = _asked_field(shape, wanted["name"])
+        if DEFAULT not in wanted:
             if field is not None and not field.required:
                 return None
-            raise Mismatch(f"{record}.{wanted.name} was not written, and the reader's schema has no default for it")
-        body = default_bytes(self._reader, wanted.type, wanted.default, f"{record}.{wanted.name}")
+            raise Mismatch(f"{where} was not written, and the reader's schema has no default for it")
+        body = default_bytes(self._reader, wanted["type"], wanted[DEFAULT], where)
         own = Compiler(self._reader, self._reader, self._classes)
-        read = own._as_asked(wanted.type, wanted.type, field, shape, f"{record}.{wanted.name}")
-        return _constant(read, body, f"{record}.{wanted.name}")
+        return _constant(own._as_asked(wanted["type"], wanted["type"], field, shape, where), body, where)
 
 
 def _constant(read: Read, default: bytes, where: str) -> Read:
@@ -296,15 +277,11 @@ def _check_required(shape: Shape, names: list[str | None], record: str) -> None:
         raise Mismatch(f"{shape.cls.__name__} needs {', '.join(missing)}, which {record} does not have")
 
 
-def _counterpart(given: Field, reader: RecordType) -> Field | None:
+def _counterpart(given: Named, reader: Named) -> Named | None:
     """The reader's field for a written one: by name, else by the reader's alias."""
-    for field in reader.fields:
-        if field.name == given.name:
-            return field
-    for field in reader.fields:
-        if given.name in field.aliases:
-            return field
-    return None
+    name = given["name"]
+    same = (field for field in reader["fields"] if field["name"] == name)
+    return next(same, None) or next((field for field in reader["fields"] if name in field.get("aliases", ())), None)
 
 
 def _collected(made: Callable[[list[Any]], Any], where: str) -> Callable[[list[Any]], Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ...inbox.errors import RecordError
 from ...inbox.outcome import Reason
 from . import logical, wire
 from .mapping import Mismatch, converter_to, shown
-from .schemas import Array, EnumType, FixedType, Map, NamedType, Primitive, RecordType, Union, described, short_name
+from .schemas import Named, Node, described, kind_of, logical_of, short_name
 from .wire import Read
 
 SKIP: Final = object()
@@ -39,41 +39,35 @@ _PROMOTIONS: Final[Mapping[tuple[str, str], Callable[[Any], Any] | None]] = {
 }
 """Source: Avro 1.12 specification, "Schema Resolution"."""
 
-Resolved = Primitive | Array | Map | Union | NamedType
 
-
-def same_name(writer: NamedType, reader: NamedType) -> bool:
+def same_name(writer: Named, reader: Named) -> bool:
     """By the unqualified name or an alias. Source: Avro 1.12 specification, "Schema Resolution"."""
-    aliases = reader.aliases | {short_name(alias) for alias in reader.aliases}
-    return (
-        short_name(writer.name) == short_name(reader.name)
-        or writer.name in aliases
-        or short_name(writer.name) in aliases
-    )
+    return short_name(writer["name"]) in {short_name(name) for name in (reader["name"], *reader.get("aliases", ()))}
 
 
-def is_same(writer: Resolved, reader: Resolved) -> bool:
-    """The same type, as far as its name and kind say."""
-    if isinstance(writer, Primitive) and isinstance(reader, Primitive):
-        return writer.kind == reader.kind
-    if isinstance(writer, RecordType | EnumType | FixedType) and isinstance(reader, RecordType | EnumType | FixedType):
-        return type(writer) is type(reader) and same_name(writer, reader)
-    return type(writer) is type(reader)
+def is_same(writer: Node, reader: Node) -> bool:
+    """The same type, as far as its name and kind say. Both are resolved."""
+    if isinstance(writer, dict) and isinstance(reader, dict) and "name" in writer and "name" in reader:
+        return writer["type"] == reader["type"] and same_name(writer, reader)
+    return kind_of(writer) == kind_of(reader)
 
 
-def is_promoted(writer: Resolved, reader: Resolved) -> bool:
+def is_promoted(writer: Node, reader: Node) -> bool:
     """A primitive that the reader's primitive can hold."""
-    return isinstance(writer, Primitive) and isinstance(reader, Primitive) and (writer.kind, reader.kind) in _PROMOTIONS
+    return (kind_of(writer), kind_of(reader)) in _PROMOTIONS
 
 
-def scalar_reader(writer: Primitive | FixedType, reader: Primitive | FixedType, accepts: Any, where: str) -> Read:
+def scalar_reader(writer: Node, reader: Node, accepts: Any, where: str) -> Read:
     """The reader of a primitive or fixed value. Raises Mismatch where it cannot become what is asked for."""
-    read = wire.fixed_reader(writer.size) if isinstance(writer, FixedType) else wire.PRIMITIVE_READERS[writer.kind]
-    if accepts is SKIP:
+    kind = kind_of(writer)
+    if accepts is SKIP and kind == "string":
         # Text that nobody asked for needs not be text.
-        return wire.read_bytes if writer == Primitive("string") else read
+        return wire.read_bytes
+    read = wire.PRIMITIVE_READERS.get(kind) or wire.fixed_reader(cast("Named", writer)["size"])
+    if accepts is SKIP:
+        return read
     _check_scalars(writer, reader, where)
-    promote = _PROMOTIONS.get((_kind(writer), _kind(reader)))
+    promote = _PROMOTIONS.get((kind, kind_of(reader)))
     read = read if promote is None else wire.converted(read, promote)
     for convert, given in _offers(reader, where):
         try:
@@ -86,47 +80,40 @@ def scalar_reader(writer: Primitive | FixedType, reader: Primitive | FixedType, 
     raise Mismatch(f"{where} is {described(reader)}, and {shown(accepts)} does not take that")
 
 
-def _offers(reader: Primitive | FixedType, where: str) -> list[tuple[Callable[[Any], Any] | None, type]]:
+def _offers(reader: Node, where: str) -> list[tuple[Callable[[Any], Any] | None, type]]:
     """What the value can be had as, best first: the logical type, the base type, an int as a float."""
-    base = _PYTHON_TYPES[_kind(reader)]
-    offers: list[tuple[Callable[[Any], Any] | None, type]] = [(None, base)]
-    if reader.logical is not None:
-        offers.insert(0, (logical.converter(reader, where), logical.TYPES[reader.logical]))
-    elif base is int:
-        offers.append((float, float))
-    return offers
+    base = _PYTHON_TYPES[kind_of(reader)]
+    logical_type = logical_of(reader)
+    if logical_type is not None:
+        return [(logical.converter(reader, where), logical.TYPES[logical_type]), (None, base)]
+    return [(None, base), (float, float)] if base is int else [(None, base)]
 
 
-def _check_scalars(writer: Primitive | FixedType, reader: Primitive | FixedType, where: str) -> None:
+def _check_scalars(writer: Node, reader: Node, where: str) -> None:
     same = is_same(writer, reader) or is_promoted(writer, reader)
-    if isinstance(writer, FixedType) and isinstance(reader, FixedType):
-        same = same and writer.size == reader.size
-    if writer.logical is not None and reader.logical is not None:
-        same = same and writer.logical == reader.logical
-        same = same and (writer.precision, writer.scale) == (reader.precision, reader.scale)
+    if isinstance(writer, dict) and isinstance(reader, dict):
+        same = same and writer.get("size") == reader.get("size")
+        if "logicalType" in writer and "logicalType" in reader:
+            same = same and all(writer.get(key) == reader.get(key) for key in ("logicalType", "precision", "scale"))
     if not same:
         raise Mismatch(f"{where} is {described(writer)} as written, {described(reader)} as read")
 
 
-def _kind(node: Primitive | FixedType) -> str:
-    return "fixed" if isinstance(node, FixedType) else node.kind
-
-
-def symbol_reader(writer: EnumType, reader: EnumType, accepts: Any, where: str) -> Read:
+def symbol_reader(writer: Named, reader: Named, accepts: Any, where: str) -> Read:
     """The reader of an enum. Raises Mismatch where symbols cannot become what is asked for."""
     if accepts is SKIP:
-        return wire.enum_reader(writer.symbols, where)
+        return wire.enum_reader(writer["symbols"], where)
     finish = asked(lambda asked: converter_to(asked, str), accepts, where)
-    return wire.enum_reader([_symbol(symbol, reader, finish, where) for symbol in writer.symbols], where)
+    return wire.enum_reader([_symbol(symbol, reader, finish, where) for symbol in writer["symbols"]], where)
 
 
-def _symbol(symbol: str, reader: EnumType, finish: Callable[[Any], Any] | None, where: str) -> Any:
+def _symbol(symbol: str, reader: Named, finish: Callable[[Any], Any] | None, where: str) -> Any:
     """What a written symbol becomes; a RecordError where it becomes nothing."""
-    known = symbol if symbol in reader.symbols else reader.default
+    known = symbol if symbol in reader["symbols"] else reader.get("default")
     if known is None:
         return RecordError(
             Reason.SCHEMA_INCOMPATIBLE,
-            f"{where} has the symbol {symbol}, which the reader's {reader.name} does not have",
+            f"{where} has the symbol {symbol}, which the reader's {reader['name']} does not have",
         )
     try:
         return known if finish is None else finish(known)

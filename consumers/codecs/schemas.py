@@ -1,8 +1,11 @@
-"""Avro schemas as values: every named type once, by full name, its uses by reference. No IO.
+"""Avro schemas in fastavro's parsed form, every named type once, by full name, its uses by reference. No IO.
 
-`parse` takes a schema and the schemas that it refers to, in any order of need. A type that several of them spell out is
-one type if they agree (a diamond, an inlined copy) and a `SchemaError` if they do not. That is an error of the schema,
-never of a record.
+fastavro resolves names and namespaces. Here is what it lacks: one name table over a schema and its references, in which
+a type that several of them spell out is one type if they agree (a diamond, an inlined copy) and a `SchemaError` if they
+do not, where fastavro takes the last; and checks that it leaves out. What is wrong with a schema is never a record's
+fault.
+
+A node is a primitive's name, a named type's full name, a list (a union) or a dict (`type` and what belongs to it).
 """
 
 from __future__ import annotations
@@ -11,10 +14,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, cast, final
+from typing import Any, Final, TypeAlias, cast
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType, fullname
+
+Named: TypeAlias = dict[str, Any]
+Node: TypeAlias = str | list[Any] | Named
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 LOGICAL: Final[Mapping[str, frozenset[str]]] = {
     "int": frozenset({"date", "time-millis"}),
@@ -31,120 +40,20 @@ LOGICAL: Final[Mapping[str, frozenset[str]]] = {
 DIGITS_MAX: Final = 131_072
 """Digits of a decimal: what PostgreSQL's numeric holds before the point."""
 
+DEFAULT: Final = "tidegate.default"
+"""The key of a field's default. By its own name fastavro would check it, and refuse good ones (0 for a double)."""
+
 
 class SchemaError(Exception):
     """The schema itself is wrong or contradicts itself. No record is at fault, and no record may die of it."""
 
 
-class _Missing:
-    __slots__ = ()
+class UndefinedNameError(SchemaError):
+    """`name` is used, and neither the schema nor its references define it."""
 
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING: Final = _Missing()
-"""No default is declared; None is a default."""
-
-
-@dataclass(frozen=True, slots=True)
-class Primitive:
-    """One of the eight primitive types, perhaps with a logical type on it."""
-
-    kind: str
-    logical: str | None = None
-    precision: int = 0
-    scale: int = 0
-
-    def __str__(self) -> str:
-        return described(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """The use of a named type."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """A list of items."""
-
-    items: Node
-
-    def __str__(self) -> str:
-        return f"array of {self.items}"
-
-
-@dataclass(frozen=True, slots=True)
-class Map:
-    """Values by string keys."""
-
-    values: Node
-
-    def __str__(self) -> str:
-        return f"map of {self.values}"
-
-
-@dataclass(frozen=True, slots=True)
-class Union:
-    """One of several types; the value says which."""
-
-    branches: tuple[Node, ...]
-
-    def __str__(self) -> str:
-        return f"[{', '.join(str(branch) for branch in self.branches)}]"
-
-
-Node: TypeAlias = Primitive | Ref | Array | Map | Union
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A field of a record; `default` is the schema's JSON as it stands."""
-
-    name: str
-    type: Node
-    default: Any = MISSING
-    aliases: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class RecordType:
-    """A record, by its full name."""
-
-    name: str
-    fields: tuple[Field, ...]
-    aliases: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class EnumType:
-    """An enum, by its full name."""
-
-    name: str
-    symbols: tuple[str, ...]
-    default: str | None = None
-    aliases: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class FixedType:
-    """So many bytes, by their full name."""
-
-    name: str
-    size: int
-    logical: str | None = None
-    precision: int = 0
-    scale: int = 0
-    aliases: frozenset[str] = frozenset()
-
-
-NamedType: TypeAlias = RecordType | EnumType | FixedType
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"neither the schema nor its references define {name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +61,47 @@ class Schema:
     """A schema and the table of every named type in it."""
 
     root: Node
-    names: Mapping[str, NamedType] = field(repr=False)
+    names: Mapping[str, Named] = field(repr=False)
 
-    def resolve(self, node: Node) -> Primitive | Array | Map | Union | NamedType:
+    def resolve(self, node: Node) -> Node:
         """The node itself, or the type that it names."""
-        return self.names[node.name] if isinstance(node, Ref) else node
+        return self.names[node] if isinstance(node, str) and node not in PRIMITIVES else node
 
 
-def described(node: Primitive | Array | Map | Union | Ref | NamedType) -> str:
+def kind_of(node: Node) -> str:
+    """A resolved node's kind: one of the primitives, `union`, `array`, `map`, `record`, `enum` or `fixed`."""
+    if isinstance(node, list):
+        return "union"
+    return node if isinstance(node, str) else node["type"]
+
+
+def logical_of(node: Node) -> str | None:
+    """The logical type that has a meaning here."""
+    return node.get("logicalType") if isinstance(node, dict) else None
+
+
+def name_of(node: Node) -> str:
+    """A type's full name, or its kind where it has none; so branches of a union are called."""
+    return node["name"] if isinstance(node, dict) and "name" in node else kind_of(node)
+
+
+def aliases_of(node: Named) -> frozenset[str]:
+    """The full names by which a named type is known too."""
+    space, dot, _ = node["name"].rpartition(".")
+    return frozenset(alias if "." in alias else space + dot + alias for alias in node.get("aliases", ()))
+
+
+def described(node: Node) -> str:
     """A type in words, for messages."""
-    if isinstance(node, Primitive):
-        if node.logical == "decimal":
-            return f"decimal({node.precision},{node.scale})"
-        return node.logical or node.kind
-    if isinstance(node, FixedType) and node.logical == "decimal":
-        return f"decimal({node.precision},{node.scale}) {node.name}"
-    return str(node) if isinstance(node, Ref | Array | Map | Union) else node.name
+    if isinstance(node, list):
+        return f"[{', '.join(map(described, node))}]"
+    if isinstance(node, str):
+        return node
+    if node.get("logicalType") == "decimal":
+        return f"decimal({node['precision']},{node['scale']})"
+    if node["type"] in ("array", "map"):
+        return f"{node['type']} of {described(node.get('items') or node['values'])}"
+    return node.get("name") or node["logicalType"]
 
 
 def short_name(full_name: str) -> str:
@@ -190,35 +124,36 @@ def pick_name(names: Iterable[str], asked: str) -> str | None:
     return alike[0] if alike else None
 
 
-def parse(text: str, references: Iterable[str] = (), *, partial: bool = False) -> Schema:
-    """Parse a schema (JSON text) and, in the same name table, those that it refers to (each after its own references).
-
-    With `partial` names may stay undefined: enough to see what a schema defines.
+def parse(text: str, references: Iterable[str] = ()) -> Schema:
+    """Parse a schema (JSON text) and, in the same name table, those that it refers to, each after its own references.
 
     Raises:
-        SchemaError: not JSON, not Avro, an undefined name, or one name with two meanings.
+        UndefinedNameError: a name that none of them defined before its use.
+        SchemaError: not JSON, not Avro, or one name with two meanings.
     """
-    parsing, root = _parsed(text, references)
-    undefined = parsing.undefined()
-    if undefined and not partial:
-        raise SchemaError(f"neither the schema nor its references define {', '.join(sorted(undefined))}")
-    return Schema(root, parsing.names)
-
-
-def undefined_names(texts: Iterable[str]) -> frozenset[str]:
-    """The full names that schemas use and none of them defines. Raises SchemaError as `parse` does."""
-    return _parsed("null", texts)[0].undefined()
-
-
-def _parsed(text: str, references: Iterable[str]) -> tuple[_Parsing, Node]:
-    parsing = _Parsing()
+    names: dict[str, Named] = {}
+    root: Node = "null"
     try:
-        for reference in references:
-            parsing.node(_json(reference), "")
-        root = parsing.node(_json(text), "")
+        for each in (*references, text):
+            root = _added(_checked(_json(each)), names)
     except RecursionError:
         raise SchemaError("the schema is nested too deeply") from None
-    return parsing, root
+    return Schema(root, names)
+
+
+def root_names(text: str) -> frozenset[str]:
+    """The full names of the named types at a schema's top, without a look at what they refer to."""
+    try:
+        root = _checked(_json(text))
+    except (SchemaError, RecursionError):
+        return frozenset()
+    branches = root if isinstance(root, list) else [root]
+    return frozenset(_given_name(branch) for branch in branches) - PRIMITIVES - {"array", "map"}
+
+
+def _given_name(node: Node) -> str:
+    """The name by which a definition gives itself, or a use; a kind where there is none."""
+    return fullname(node) if isinstance(node, dict) and "name" in node else kind_of(node)
 
 
 def _json(text: str) -> Any:
@@ -231,164 +166,163 @@ def _json(text: str) -> Any:
         raise SchemaError("the schema is not JSON") from None
 
 
-@final
-class _Parsing:
-    """The name table while it fills."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, NamedType] = {}
-        self._open: set[str] = set()
-        self._used: set[str] = set()
-
-    def node(self, schema: Any, space: str) -> Node:
-        if isinstance(schema, str):
-            return self._name_used(schema, space)
-        if isinstance(schema, list):
-            return self._union(cast("list[Any]", schema), space)
-        if not isinstance(schema, dict):
-            raise SchemaError(f"a schema is a name, a list or an object, not {type(schema).__name__}")
-        return self._object(cast("dict[str, Any]", schema), space)
-
-    def undefined(self) -> frozenset[str]:
-        """The names that were used and not defined."""
-        return frozenset(self._used - self.names.keys())
-
-    def _object(self, schema: dict[str, Any], space: str) -> Node:
-        kind = schema.get("type")
-        if kind in ("record", "error"):
-            return self._define(schema, space, self._record)
-        if kind == "enum":
-            return self._define(schema, space, _enum)
-        if kind == "fixed":
-            return self._define(schema, space, _fixed)
-        if kind == "array":
-            return Array(self.node(_required(schema, "items", "an array"), space))
-        if kind == "map":
-            return Map(self.node(_required(schema, "values", "a map"), space))
-        if isinstance(kind, str) and kind in PRIMITIVES:
-            return Primitive(kind, *_logical(kind, schema))
-        return self.node(kind, space)
-
-    def _name_used(self, name: str, space: str) -> Node:
-        if name in PRIMITIVES:
-            return Primitive(name)
-        qualified = f"{space}.{name}" if space and "." not in name else name
-        known = self.names.keys() | self._open
-        if qualified not in known and name in known:
-            qualified = name
-        self._used.add(qualified)
-        return Ref(qualified)
-
-    def _union(self, branches: list[Any], space: str) -> Union:
-        nodes = tuple(self.node(branch, space) for branch in branches)
-        kinds = [node.name if isinstance(node, Ref) else _kind(node) for node in nodes]
-        if not nodes or "union" in kinds or len(set(kinds)) != len(kinds):
-            raise SchemaError(f"a union needs different branches and none that is a union: [{', '.join(kinds)}]")
-        return Union(nodes)
-
-    def _define(self, schema: dict[str, Any], space: str, define: Any) -> Ref:
-        name, space = _full_name(schema, space)
-        self._open.add(name)
-        defined: NamedType = define(name, space, schema)
-        known = self.names.setdefault(name, defined)
-        if known != defined:
-            raise SchemaError(f"two different definitions of {name}: {_difference(known, defined)}")
-        return Ref(name)
-
-    def _record(self, name: str, space: str, schema: dict[str, Any]) -> RecordType:
-        given = _required(schema, "fields", f"record {name}")
-        fields = tuple(self._field(name, item, space) for item in _list(given, f"the fields of {name}"))
-        if len({item.name for item in fields}) != len(fields):
-            raise SchemaError(f"record {name} has two fields of one name")
-        return RecordType(name, fields, _aliases(schema, space))
-
-    def _field(self, record: str, given: Any, space: str) -> Field:
-        if not isinstance(given, dict):
-            raise SchemaError(f"a field of {record} is not an object")
-        schema = cast("dict[str, Any]", given)
-        name = _required(schema, "name", f"a field of {record}")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise SchemaError(f"a field of {record} has the name {name!r}")
-        node = self.node(_required(schema, "type", f"{record}.{name}"), space)
-        return Field(name, node, schema.get("default", MISSING), _aliases(schema, ""))
+def _added(given: Node, names: dict[str, Named]) -> Node:
+    """A schema in fastavro's form; its named types join the table."""
+    if isinstance(given, list):
+        return [_added(branch, names) for branch in given]
+    found: dict[str, Any] = dict(names)
+    parsed = _parsed(given, found)
+    for name, full in found.items():
+        definition = {
+            **full,
+            **({"fields": [_flat_field(item) for item in full["fields"]]} if "fields" in full else {}),
+        }
+        known = names.setdefault(name, definition)
+        if known != definition:
+            raise SchemaError(f"two different definitions of {name}: {_difference(known, definition)}")
+    return _flat(parsed)
 
 
-def _kind(node: Node) -> str:
-    if isinstance(node, Primitive):
-        return node.kind
-    return type(node).__name__.lower()
+def _parsed(given: Node, found: dict[str, Any]) -> Any:
+    borrowed: dict[str, str] = {}
+    while True:
+        try:
+            parsed = fastavro.parse_schema(given, found)
+        except UnknownType as error:
+            # A bare name means one of its own namespace, else one of none, as for Java's parser.
+            name = str(cast("Any", error).name)
+            bare = short_name(name)
+            if bare not in found or name in borrowed:
+                raise UndefinedNameError(name) from None
+            borrowed[name], found[name] = bare, found[bare]
+        except (SchemaParseException, ArithmeticError) as error:
+            raise SchemaError(str(error)) from None
+        else:
+            found.update({name: found[bare] for name, bare in borrowed.items()})
+            return parsed
 
 
-def _required(schema: dict[str, Any], key: str, what: str) -> Any:
+def _flat(node: Any) -> Any:
+    """A node with named types as their names."""
+    if isinstance(node, list):
+        return [_flat(branch) for branch in cast("list[Any]", node)]
+    if not isinstance(node, dict):
+        return node
+    given = cast("dict[str, Any]", node)
+    return given.get("name") or {k: _flat(v) if k in ("items", "values") else v for k, v in given.items()}
+
+
+def _flat_field(item: dict[str, Any]) -> dict[str, Any]:
+    return {**item, "type": _flat(item["type"])}
+
+
+def _difference(one: Named, other: Named) -> str:
+    """Where two definitions of a name part, in a few words."""
+    for mine, theirs in zip(one.get("fields", ()), other.get("fields", ()), strict=False):
+        if mine != theirs:
+            return f"field {mine['name']}: {described(mine['type'])} in one, {described(theirs['type'])} in the other"
+    return "they do not agree"
+
+
+# ------------------------------------------------------------------------------------ what fastavro does not check
+
+
+def _checked(given: Any) -> Node:
+    """A schema reduced to what has a meaning. Nesting that Python refuses ends here, before compiled code gets it."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list):
+        return _union([_checked(branch) for branch in cast("list[Any]", given)])
+    if not isinstance(given, dict):
+        raise SchemaError(f"a schema is a name, a list or an object, not {type(given).__name__}")
+    schema = cast("dict[str, Any]", given)
+    kind = schema.get("type")
+    if kind == "array":
+        return {"type": kind, "items": _checked(_required(schema, "items"))}
+    if kind == "map":
+        return {"type": kind, "values": _checked(_required(schema, "values"))}
+    if kind in ("record", "error"):
+        return {**_named(schema), "type": "record", "fields": _fields(schema)}
+    if kind == "enum":
+        return {**_named(schema, "default"), "symbols": _symbols(schema)}
+    if kind == "fixed":
+        return {**_named(schema), "size": _size(schema), **_logical(schema)}
+    if isinstance(kind, str) and kind in PRIMITIVES:
+        return {"type": kind, **logical} if (logical := _logical(schema)) else kind
+    return _checked(kind)
+
+
+def _union(branches: list[Node]) -> Node:
+    kinds = [_given_name(node) for node in branches]
+    if not branches or "union" in kinds or len(set(kinds)) != len(kinds):
+        raise SchemaError(f"a union needs different branches and none that is a union: [{', '.join(kinds)}]")
+    return branches
+
+
+def _named(schema: dict[str, Any], *more: str) -> Named:
+    name = _required(schema, "name")
+    space = schema.get("namespace")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(space, str | None):
+        raise SchemaError(f"{name!r} is no name of a {schema['type']}")
+    kept = {key: schema[key] for key in ("type", "name", *more) if key in schema}
+    return {**kept, **({} if space is None else {"namespace": space}), **_aliases(schema)}
+
+
+def _fields(record: dict[str, Any]) -> list[dict[str, Any]]:
+    fields: dict[str, dict[str, Any]] = {}
+    for item in _list(record, "fields"):
+        if not isinstance(item, dict):
+            raise SchemaError(f"a field of {record['name']} is not an object")
+        given = cast("dict[str, Any]", item)
+        name = _required(given, "name")
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in fields:
+            raise SchemaError(f"a field of {record['name']} has the name {name!r}, which is none or another field's")
+        default = {DEFAULT: given["default"]} if "default" in given else {}
+        fields[name] = {"name": name, "type": _checked(_required(given, "type")), **_aliases(given), **default}
+    return list(fields.values())
+
+
+def _aliases(schema: dict[str, Any]) -> dict[str, Any]:
+    aliases = [str(alias) for alias in _list({"aliases": schema.get("aliases") or []}, "aliases")]
+    return {"aliases": aliases} if aliases else {}
+
+
+def _required(schema: dict[str, Any], key: str) -> Any:
     if key not in schema:
-        raise SchemaError(f"{what} has no {key!r}")
+        raise SchemaError(f"{schema.get('name') or schema.get('type') or 'the schema'} has no {key!r}")
     return schema[key]
 
 
-def _list(given: Any, what: str) -> list[Any]:
+def _list(schema: dict[str, Any], key: str) -> list[Any]:
+    given = _required(schema, key)
     if not isinstance(given, list):
-        raise SchemaError(f"{what} are not a list")
+        raise SchemaError(f"{key} are not a list")
     return cast("list[Any]", given)
 
 
-def _full_name(schema: dict[str, Any], space: str) -> tuple[str, str]:
-    """The full name that a definition gives, and the name space inside it."""
-    name = _required(schema, "name", f"a {schema['type']}")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise SchemaError(f"{name!r} is no name of a {schema['type']}")
-    own = schema.get("namespace", space)
-    own = own if isinstance(own, str) else ""
-    full = name if "." in name or not own else f"{own}.{name}"
-    return full, full.rpartition(".")[0]
+def _symbols(schema: dict[str, Any]) -> list[Any]:
+    symbols = _list(schema, "symbols")
+    if not symbols:
+        raise SchemaError(f"enum {schema['name']} has no symbols")
+    return symbols
 
 
-def _aliases(schema: dict[str, Any], space: str) -> frozenset[str]:
-    given = [str(alias) for alias in _list(schema.get("aliases") or [], "aliases")]
-    return frozenset(alias if "." in alias or not space else f"{space}.{alias}" for alias in given)
-
-
-def _enum(name: str, space: str, schema: dict[str, Any]) -> EnumType:
-    symbols = tuple(str(symbol) for symbol in _list(_required(schema, "symbols", f"enum {name}"), f"symbols of {name}"))
-    default = schema.get("default")
-    if len(set(symbols)) != len(symbols) or not symbols:
-        raise SchemaError(f"enum {name} has no symbols, or one twice")
-    if default is not None and default not in symbols:
-        raise SchemaError(f"the default of enum {name} is not one of its symbols")
-    return EnumType(name, symbols, default, _aliases(schema, space))
-
-
-def _fixed(name: str, space: str, schema: dict[str, Any]) -> FixedType:
-    size = _required(schema, "size", f"fixed {name}")
+def _size(schema: dict[str, Any]) -> int:
+    size = _required(schema, "size")
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise SchemaError(f"the size of fixed {name} is not a number of bytes")
-    logical, precision, scale = _logical("fixed", schema)
-    if logical == "uuid" and size != 16:
-        logical = None
-    return FixedType(name, size, logical, precision, scale, _aliases(schema, space))
+        raise SchemaError(f"the size of fixed {schema['name']} is not a number of bytes")
+    return size
 
 
-def _logical(kind: str, schema: dict[str, Any]) -> tuple[str | None, int, int]:
+def _logical(schema: dict[str, Any]) -> dict[str, Any]:
+    """The properties of a logical type; none where it has no meaning here."""
     logical = schema.get("logicalType")
-    if not isinstance(logical, str) or logical not in LOGICAL.get(kind, ()):
-        return None, 0, 0
+    if not isinstance(logical, str) or logical not in LOGICAL.get(schema["type"], ()):
+        return {}
     if logical != "decimal":
-        return logical, 0, 0
+        return {} if logical == "uuid" and schema.get("size", 16) != 16 else {"logicalType": logical}
     precision, scale = schema.get("precision"), schema.get("scale", 0)
-    if (
-        not isinstance(precision, int)
-        or not isinstance(scale, int)
-        or not 0 <= scale <= precision <= DIGITS_MAX
-        or not precision
-    ):
+    sound = isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= DIGITS_MAX
+    if not sound or not precision:
         raise SchemaError(f"a decimal of precision {precision!r} and scale {scale!r}")
-    return logical, precision, scale
-
-
-def _difference(one: NamedType, other: NamedType) -> str:
-    """Where two definitions of a name part, in a few words."""
-    if isinstance(one, RecordType) and isinstance(other, RecordType):
-        for mine, theirs in zip(one.fields, other.fields, strict=False):
-            if mine != theirs:
-                return f"field {mine.name}: {mine.type} in one, {theirs.name}: {theirs.type} in the other"
-        return f"{len(one.fields)} fields in one, {len(other.fields)} in the other"
-    return "they do not agree"
+    return {"logicalType": logical, "precision": precision, "scale": scale}

@@ -17,10 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.avro import framed, one, opened, record, record_schema, save
+from tests.support.avro import framed, one, opened, record, record_schema, save, varint
 from tidegate.consumers.codecs.avro import Avro, AvroCodec
 from tidegate.consumers.codecs.codec import CodecSettings, CodecStalled, Decoded
-from tidegate.consumers.codecs.defaults import varint
 from tidegate.consumers.codecs.json import Json
 from tidegate.inbox.clock import ManualClock
 from tidegate.inbox.errors import RecordError

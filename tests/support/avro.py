@@ -63,6 +63,11 @@ def body(schema: Any, value: Any, references: Iterable[Any] = ()) -> bytes:
     return out.getvalue()
 
 
+def varint(value: int) -> bytes:
+    """A number in Avro's form."""
+    return body("long", value)
+
+
 def record(value: bytes, headers: Headers = (), offset: int = 0) -> Record:
     """A record with this value."""
     return Record("shop.orders", 0, offset, b"k", value, headers)

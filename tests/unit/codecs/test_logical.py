@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.avro import body, opened, record_schema, refusal_of, value_of
+from tests.support.avro import body, opened, record_schema, refusal_of, value_of, varint
 from tidegate.consumers.codecs.avro import AvroCodec
-from tidegate.consumers.codecs.defaults import varint
 from tidegate.inbox.outcome import Reason
 
 
@@ -145,7 +144,7 @@ def test_a_naive_datetime_is_never_written_as_a_point_in_time(tmp_path: Path) ->
 
     Case: B25
     Parts: real (TZ set for the process)
-    Red when: logical._since_epoch takes a naive datetime (as fastavro does, by the host's zone)
+    Red when: logical._check_zone lets a naive datetime through (fastavro takes it by the host's zone)
     """
     codec = opened(tmp_path, {1: record_schema("T", {"v": logical("long", "timestamp-millis")})})
     with pytest.raises(ValueError, match="is a point in time"):
@@ -205,6 +204,7 @@ def test_a_fixed_uuid_is_a_uuid(tmp_path: Path) -> None:
     ("field", "value", "text"),
     [
         (decimal(4, 2), Decimal("123.45"), "more than 4 digits"),
+        (decimal(4, 2), Decimal("123.4"), "more than 4 digits"),
         (decimal(4, 2), Decimal("1.234"), "more than 2 decimal places"),
         (decimal(4, 2), Decimal("1E+999999"), "more than 4 digits"),
         (decimal(4, 2), Decimal("NaN"), "finite"),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.avro import body, framed, opened, record_schema, save, value_of
 from tidegate.consumers.codecs.codec import CodecStalled
-from tidegate.consumers.codecs.schemas import SchemaError, parse, undefined_names
+from tidegate.consumers.codecs.schemas import SchemaError, UndefinedNameError, parse
 
 ADDRESS = record_schema("shop.Address", {"street": "string"})
 OTHER_ADDRESS = record_schema("shop.Address", {"street": "string", "zip": "int"})
@@ -29,7 +29,7 @@ def test_a_diamond_of_references_defines_each_name_once(tmp_path: Path) -> None:
 
     Case: B27
     Parts: real (fastavro writes the record)
-    Red when: schemas._Parsing._define raises for a name that is known already
+    Red when: schemas._added raises for a name that is known already
     """
     codec = opened(tmp_path, {1: ADDRESS, 2: ORDER, 3: INVOICE, 4: ROOT})
     assert value_of(codec, 4, body(ROOT, VALUE, [ADDRESS, ORDER, INVOICE])) == VALUE
@@ -40,7 +40,7 @@ def test_a_type_that_is_spelled_out_twice_alike_is_one_type() -> None:
 
     Case: B27
     Parts: none
-    Red when: schemas._Parsing._define raises for a name that is known already
+    Red when: schemas._added raises for a name that is known already
     """
     inlined = record_schema("shop.Invoice", {"to": ADDRESS})
     schema = parse(json.dumps(ROOT), texts(ADDRESS, ORDER, inlined, ADDRESS))
@@ -86,7 +86,7 @@ def test_one_short_name_in_two_namespaces_is_two_types(tmp_path: Path) -> None:
 
     Case: B27
     Parts: real (fastavro writes the record)
-    Red when: schemas._Parsing._name_used does not put the namespace before a bare name
+    Red when: schemas._union goes by bare names, or schemas._flat leaves a named type in its place
     """
     mine = record_schema("Part", {"x": "int"})
     theirs = record_schema("Part", {"y": "string"}, namespace="b")
@@ -95,6 +95,36 @@ def test_one_short_name_in_two_namespaces_is_two_types(tmp_path: Path) -> None:
     value = {"one": {"x": 1}, "two": {"y": "2"}, "again": {"x": 3}}
     assert value_of(codec, 1, body(both, value)) == value
     assert set(parse(json.dumps(both)).names) == {"a.Part", "b.Part", "a.Both"}
+    union = parse(json.dumps([{**mine, "namespace": "a"}, theirs]))
+    assert union.root == ["a.Part", "b.Part"]
+
+
+def test_a_bare_name_means_one_of_no_namespace_where_its_own_has_none(tmp_path: Path) -> None:
+    """As for Java's parser, through which the registry takes schemas; fastavro alone knows no such name."""
+    part = record_schema("Part", {"x": "int"})
+    inline = record_schema("One", {"one": {**part, "namespace": ""}, "two": "Part"}, namespace="a")
+    referred = record_schema("Two", {"one": "Part"}, namespace="a")
+    codec = opened(tmp_path, {1: part, 2: inline, 3: referred})
+    assert value_of(codec, 2, b"\x02\x04") == {"one": {"x": 1}, "two": {"x": 2}}
+    assert value_of(codec, 3, b"\x02") == {"one": {"x": 1}}
+    assert codec.encode("t", ("a.Two", {"one": {"x": 1}})) == framed(3, b"\x02").value
+
+
+def test_what_java_takes_and_fastavro_alone_does_not_is_read(tmp_path: Path) -> None:
+    schema = record_schema("R", {"a": {"type": {"type": "string", "avro.java.string": "String"}}, "b": {"type": "F"}})
+    schema["fields"].append({"name": "c", "type": {"type": "double", "unit": "EUR"}, "default": 0})
+    fixed = {"type": "fixed", "name": "F", "size": 1}
+    codec = opened(tmp_path, {1: fixed, 2: schema})
+    content = b"\x02a" + b"f" + b"\0" * 8
+    assert value_of(codec, 2, content) == {"a": "a", "b": b"f", "c": 0.0}
+    assert codec.encode("t", ("R", {"a": "a", "b": b"f"})) == framed(2, content).value
+
+
+def test_branches_of_a_union_at_the_top_do_not_contradict_each_other() -> None:
+    one = record_schema("One", {"to": ADDRESS})
+    assert parse(json.dumps([one, record_schema("Two", {"to": ADDRESS})])).root == ["One", "Two"]
+    with pytest.raises(SchemaError, match=r"two different definitions of shop\.Address: they do not agree"):
+        parse(json.dumps([one, record_schema("Two", {"to": OTHER_ADDRESS})]))
 
 
 def test_a_union_at_the_top_may_refer_to_its_records(tmp_path: Path) -> None:
@@ -112,7 +142,8 @@ def test_a_shared_type_may_stand_in_a_file_without_an_id(tmp_path: Path) -> None
     codec = opened(tmp_path, {2: ORDER, 5: OTHER_ADDRESS})
     (tmp_path / "address.avsc").write_text(json.dumps(ADDRESS))
     assert value_of(codec, 2, b"\x02a") == {"to": {"street": "a"}}
-    assert undefined_names(texts(ORDER)) == {"shop.Address"}
+    with pytest.raises(UndefinedNameError, match=r"define shop\.Address"):
+        parse(json.dumps(ORDER))
 
 
 @pytest.mark.parametrize(
@@ -129,10 +160,10 @@ def test_a_shared_type_may_stand_in_a_file_without_an_id(tmp_path: Path) -> None
         ('{"type": "record", "fields": []}', "no 'name'"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]}',
-            "two fields",
+            "another field's",
         ),
-        ('{"type": "enum", "name": "E", "symbols": ["A", "A"]}', "one twice"),
-        ('{"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}', "not one of its symbols"),
+        ('{"type": "enum", "name": "E", "symbols": ["A", "A"]}', "must be unique"),
+        ('{"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}', "must be in symbols"),
         ('{"type": "fixed", "name": "F", "size": -1}', "number of bytes"),
         ('{"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}', "a decimal of precision 2"),
         ('{"type": "bytes", "logicalType": "decimal"}', "a decimal of precision None"),

@@ -51,7 +51,7 @@ def test_what_is_written_again_has_the_same_type(tmp_path: Path) -> None:
 
     Case: B26
     Parts: real (fastavro)
-    Red when: writing._Writing.branch takes the first branch whatever its name
+    Red when: writing.Preparation.branch takes the first branch whatever its name
     """
     codec = opened(tmp_path, {1: [AA, BB]})
     content = body([AA, BB], ("shop.Bb", {"x": 5, "y": "t"}))
@@ -83,7 +83,7 @@ def test_nothing_is_guessed_when_writing(tmp_path: Path, value: Any, text: str) 
 
     Case: B26
     Parts: real (files)
-    Red when: writing._Writing._union takes the first of several fitting branches
+    Red when: writing.Preparation._union takes the first of several fitting branches
     """
     codec = opened(tmp_path, {1: record_schema("Outer", {"inner": ["null", AA, BB]})})
     with pytest.raises(ValueError, match=text):
