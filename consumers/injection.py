@@ -11,9 +11,12 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ..inbox.event import Event
+
+_NO_PAYLOAD_CLASS: Final = (Any, dict, object, bytes, str)
+"""What events may be annotated with without naming a type of event. From Python 3.11 on, Any is a class too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def _classes(annotation: Any) -> frozenset[type]:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         members = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
         return frozenset[type]().union(*(_classes(member) for member in members))
-    if isinstance(annotation, type) and annotation not in (dict, object, bytes, str):
+    if isinstance(annotation, type) and annotation not in _NO_PAYLOAD_CLASS:
         return frozenset((annotation,))
     return frozenset()
 

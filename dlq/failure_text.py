@@ -239,6 +239,8 @@ def _database_message(exc: BaseException) -> str:
     state = _first_text(links, "sqlstate") or _first_text(links, "pgcode")
     told = [f"SQLSTATE {state}" if state else "no SQLSTATE"]
     told += [f"{label} {name}" for attribute, label in _NAMES_TOLD if (name := _first_text(links, attribute))]
+    if any(isinstance(link, OverflowError) for link in links):
+        told.append("value out of range")
     return ", ".join(told)
 
 

@@ -33,7 +33,7 @@ from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.migrate import upgrade
 from tidegate.inbox.tables import tables
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 20.0
 LOOK_AGAIN_S: Final = 0.01
 PROMPT: Final = {"TIDEGATE_WORKER_COMMIT_INTERVAL_S": "0.05", "TIDEGATE_WORKER_DRAIN_BUDGET_S": "5"}
 """Commits follow at once, so that a test sees them."""
@@ -147,7 +147,6 @@ class Stage:
         self.bootstrap = bootstrap
         self._connection = connection
         self._asking = asyncio.Lock()
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
         self._workers: list[RunningWorker] = []
 
     async def start(
@@ -167,9 +166,10 @@ class Stage:
         return worker
 
     async def send(self, topic: str, *records: Sent) -> None:
-        """Produce records and wait until the broker has them."""
+        """Produce records and wait until the broker has them. The producer is a new one: it knows every partition."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0, "log_level": 0})
         for record in records:
-            self._producer.produce(
+            producer.produce(
                 topic,
                 record.bytes_,
                 key=record.key,
@@ -177,7 +177,7 @@ class Stage:
                 headers=record.all_headers,
                 timestamp=record.timestamp_ms,
             )
-        assert await asyncio.to_thread(self._producer.flush, 20) == 0
+        assert await asyncio.to_thread(producer.flush, 20) == 0
 
     async def execute(self, *statements: str) -> None:
         """Run SQL, each statement in a transaction of its own."""
