@@ -41,7 +41,9 @@ def spoken() -> list[re.Pattern[str]]:
     """Everything that the product can say, but what it takes whole from elsewhere."""
     calls = (node for module in product() for node in module.walk() if isinstance(node, ast.Call))
     said = {text for call in calls if (text := said_by(call)) is not None}
-    return [re.compile(text) for text in said if len(text.replace(".+", "").replace("\\", "")) > len("fatal: . Fix: : ")]
+    return [
+        re.compile(text) for text in said if len(text.replace(".+", "").replace("\\", "")) > len("fatal: . Fix: : ")
+    ]
 
 
 @pytest.mark.parametrize("block", QUOTED, ids=lambda block: block.text[:40].strip())

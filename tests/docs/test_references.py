@@ -71,7 +71,11 @@ def test_every_reason_and_state_has_its_advice() -> None:
 
 def test_log_messages_that_are_named_are_logged() -> None:
     table = page("docs/guides/running.md").text.partition("| `message` | level | says |")[2].partition("\n\n")[0]
-    named = {name for line in table.splitlines() for name in re.findall(r"`([a-z_]+)`", line.split("|")[1:2][0] if "|" in line else "")}
+    named = {
+        name
+        for line in table.splitlines()
+        for name in re.findall(r"`([a-z_]+)`", line.split("|")[1:2][0] if "|" in line else "")
+    }
     named -= {"message"}
     source = "".join(module.text for module in product())
     assert named
