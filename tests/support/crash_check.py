@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
@@ -171,7 +171,7 @@ def _read(reader: Consumer, count: int) -> list[Message]:
 
 def header_of(message: Message, name: str) -> str:
     """A header as text."""
-    headers: list[tuple[str, Any]] = list(message.headers() or [])  # type: ignore[arg-type]
+    headers = cast("list[tuple[str, bytes | str | None]]", message.headers() or [])
     for key, value in headers:
         if key == name:
             return value.decode() if isinstance(value, bytes) else str(value)
