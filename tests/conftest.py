@@ -8,13 +8,22 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests.services import database, kafka, postgres, registry, topics
+from tests.services import database, kafka, leftovers, postgres, registry, shared, topics
 from tidegate.inbox import migrate
 
 # A busy machine is no counter-example. Built on the profile in force: hypothesis has one of its own for CI.
 _in_force = hypothesis.settings.get_profile(hypothesis.settings.get_current_profile_name())
 hypothesis.settings.register_profile("tidegate", _in_force, deadline=None)
 hypothesis.settings.load_profile("tidegate")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A run leaves no process behind; one of several processes (`-n 2`) has servers that all of them share."""
+    if hasattr(config, "workerinput"):
+        return
+    config.add_cleanup(leftovers.watch())
+    if config.getoption("numprocesses", default=None):
+        config.add_cleanup(shared.start())
 
 
 @pytest.fixture(scope="session")

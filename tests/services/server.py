@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, final
 
+from tests.services.leftovers import unmarked
+
 GUARD: Final = Path(__file__).with_name("guard.py")
 
 LOOK_S: Final = 0.05
@@ -65,7 +67,11 @@ class Server:
         guard = [sys.executable, "-S", "-E", GUARD, "--folder", folder, "--log", self._log]
         guard += ["--signal", str(int(stop_signal)), *(["--user", user] if user else [])]
         self._guard = subprocess.Popen(
-            [*guard, "--", *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            [*guard, "--", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            env=unmarked(),
         )
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float = 60.0) -> None:
