@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import typing
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
@@ -148,6 +149,8 @@ class Consumer:
             takes = _types(on) or frozenset[type | str](payload_types(wants.subject))
             self._add(self.commands, name, Command(
                 name, function, takes, concurrency, deadline_s, retry or RetryPolicy()))  # fmt: skip
+            self._check(name, "its trigger", not inspect.iscoroutinefunction(function),
+                        "a def: it only makes the command, without any IO; its handler may be async")  # fmt: skip
             self._check(name, "on", bool(takes), "a payload type: on=OrderPlaced, or an annotation Event[OrderPlaced]")
             self._check(name, "concurrency", concurrency >= 1, "1 or more")
             self._check(name, "deadline_s", deadline_s > 0, "more than 0")
@@ -301,7 +304,9 @@ class App:
         async with contextlib.AsyncExitStack() as stack:
             opened: list[object] = []
             for function in self._lifespans:
-                yielded = await stack.enter_async_context(contextlib.asynccontextmanager(_generator(function))())
+                generator = function()
+                yielded = await anext(generator)
+                stack.push_async_callback(_clean_up, generator)
                 opened += yielded if isinstance(yielded, tuple) else (yielded,)
             yield tuple(opened)
 
@@ -331,9 +336,10 @@ class App:
         ]
 
 
-def _generator(function: Lifespan) -> Callable[[], AsyncGenerator[object]]:
-    """Users write `AsyncIterator[Client]` as the return type, as they do elsewhere; it is a generator all the same."""
-    return typing.cast(Callable[[], AsyncGenerator[object]], function)
+async def _clean_up(generator: AsyncIterator[object]) -> None:
+    """What stands behind the yield runs however the worker ends: a lifespan needs no `finally`."""
+    async for _ in generator:
+        raise RuntimeError("a lifespan yields once: a tuple for several resources")
 
 
 def read_made(trigger: Callable[..., Any]) -> frozenset[type]:

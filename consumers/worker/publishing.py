@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any, Final, final
 
-from ...inbox.event import Event, Header, Partition
+from ...inbox.event import Event, Header, Headers, Partition
 from ...inbox.identity import outbox_id16
 from ...inbox.outbox import NewOutgoing
 from ..codecs.codec import Codec
@@ -14,6 +14,12 @@ from ..context import HeaderMap
 
 MESSAGE_ID: Final = "tidegate-message-id"
 """The header that carries a published record's stable id: a consumer behind us can use it as its event id."""
+
+RECORD_BYTES_MAX: Final = 1_000_000
+"""The producer's own limit, unless the property message.max.bytes says another: what is larger never leaves."""
+
+HEADER_BYTES: Final = 10
+"""What Kafka adds to each header, at most."""
 
 CORRELATION_ID: Final = "correlation-id"
 CAUSATION_ID: Final = "causation-id"
@@ -25,9 +31,10 @@ class Encoder:
     have to ask the registry for a schema; from then on encoding is arithmetic.
     """
 
-    def __init__(self, codec: Codec, consumer: str) -> None:
+    def __init__(self, codec: Codec, consumer: str, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
         self._codec = codec
         self.consumer = consumer
+        self.record_bytes_max = record_bytes_max
         self._known: set[tuple[str, type]] = set()
 
     async def encode(self, topic: str, value: object) -> bytes | None:
@@ -63,13 +70,15 @@ class Publication:
         self._ordinals[place] += 1
         event = self._event
         row_id = outbox_id16(self._handler, _operation(event), topic, key_bytes, name, ordinal)
+        all_headers = (*_given(headers), *_ours(row_id, event))
+        _check_size(self._encoder.record_bytes_max, topic, key_bytes, payload, all_headers)
         self.outgoing.append(
             NewOutgoing(
                 id=row_id,
                 topic=topic,
                 key=key_bytes,
                 payload=payload,
-                headers=(*_given(headers), *_ours(row_id, event)),
+                headers=all_headers,
                 home=Partition(event.record.topic, event.record.partition),
                 consumer=self._encoder.consumer,
                 kind="publish",
@@ -81,6 +90,14 @@ class Publication:
 def _operation(event: Event[Any]) -> str:
     """What the id hangs on: the event's identity, which is the operation's as long as nobody names another."""
     return event.event_id.hex()
+
+
+def _check_size(limit: int, topic: str, key: bytes | None, payload: bytes | None, headers: Headers) -> None:
+    """What the producer would refuse for ever must not come into the outbox. Raises ValueError."""
+    size = len(key or b"") + len(payload or b"")
+    size += sum(len(name.encode()) + len(value or b"") + HEADER_BYTES for name, value in headers)
+    if size > limit:
+        raise ValueError(f"a record for {topic} of {size} bytes: a producer sends {limit} at most (message.max.bytes)")
 
 
 def _given(headers: HeaderMap | None) -> tuple[Header, ...]:

@@ -62,7 +62,7 @@ class Relay:
         self._blocked_until: dict[Stuck, float] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._looked = asyncio.Event()
 
     def wake(self) -> None:
         """There may be something to send."""
@@ -80,9 +80,9 @@ class Relay:
         try:
             async with asyncio.timeout(budget_s):
                 while self._sending or await self._read():
-                    self._ended.clear()
+                    self._looked.clear()
                     self.wake()
-                    await self._ended.wait()
+                    await self._looked.wait()
         except (TimeoutError, *STORE_ERRORS):
             return
 
@@ -101,6 +101,8 @@ class Relay:
         except STORE_ERRORS:
             await self._wait_for("postgresql")
             return False
+        finally:
+            self._looked.set()
         by_topic: dict[str, list[outbox.Outgoing]] = {}
         for row in rows:
             by_topic.setdefault(row.topic, []).append(row)
@@ -111,7 +113,6 @@ class Relay:
 
     def _sent(self, topic: str) -> None:
         del self._sending[topic]
-        self._ended.set()
         self._wake.set()
 
     async def _read(self) -> list[outbox.Outgoing]:

@@ -49,7 +49,7 @@ from .handling import HandlerContext, Mediator
 from .housekeeping import Housekeeping
 from .ownership import Binding, Ownership
 from .progress import EngineProgress
-from .publishing import Encoder, Publication
+from .publishing import RECORD_BYTES_MAX, Encoder, Publication
 from .receiving import Receiver
 from .relaying import Relay
 from .slow_way import SlowWay
@@ -173,7 +173,8 @@ class Assembly:
         self._holdings = Holdings()
         self._burial = Burial(consumer.name, self._clock, schema_id_of=schema_id_of(consumer))
         codec = open_codec(consumer, settings)
-        self._encoder = Encoder(codec, consumer.name)
+        record_bytes_max = int(settings.kafka.client.get("message.max.bytes", RECORD_BYTES_MAX))
+        self._encoder = Encoder(codec, consumer.name, record_bytes_max)
         router = Router(tuple(consumer.projections.values()), tuple(consumer.commands.values()))
         engine = Engine(tracks_of(consumer), settings.engine_policy())
         self.worker = Worker(engine, self._holdings, self._clock, board, metrics)
