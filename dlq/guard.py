@@ -1,11 +1,11 @@
-"""The one door between the product and a user's function: whatever it raises comes out as a value."""
+"""The doors between the product and a user's code: whatever it raises comes out as a value."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -72,10 +72,18 @@ async def _contained(call: Awaitable[T]) -> T:
     """What asyncio would end the whole process for ends one event. A cancellation and Ctrl-C are nobody's failure."""
     try:
         return await call
-    except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-        raise
     except BaseException as error:
+        if isinstance(error, Exception | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
+            raise
         raise HandlerLeft(f"the handler raised {type(error).__name__}, which is no way to end an event") from error
+
+
+def guarded_call(function: Callable[..., T], *args: Any, **named: Any) -> Returned[T] | Raised:
+    """Call a user's code that does not wait: a payload class, say, which checks what it is made from."""
+    try:
+        return Returned(function(*args, **named))
+    except Exception as error:  # noqa: BLE001 - a user's class may raise anything; it is its record's outcome
+        return Raised(error)
 
 
 def _result(task: asyncio.Future[T]) -> Returned[T] | Raised:

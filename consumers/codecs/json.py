@@ -29,7 +29,7 @@ from ...inbox.event import Record
 from ...inbox.outcome import Reason
 from ...inbox.scope import FromField, FromHeader
 from .codec import CodecSettings, Decoded
-from .mapping import FAULTS_OF_CLASSES, Classes, full_name_of, refused
+from .mapping import Classes, checked, full_name_of
 
 _SUSPECT: Final = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 """Escapes that may make text which UTF-8 or PostgreSQL does not have. Paired surrogates are looked at, and good."""
@@ -70,12 +70,14 @@ class JsonCodec:
         self._type = type
         self._allow_nul = allow_nul
         self._classes = Classes()
-        self._adapters: dict[type, pydantic.TypeAdapter[Any]] = {}
+        self._makes: dict[type, Callable[..., Any]] = {}
 
     def types(self, types: Iterable[type]) -> None:
         """See `Codec.types`."""
         self._classes = Classes([*self._classes, *types])
-        self._adapters = {cls: pydantic.TypeAdapter(cls) for cls in self._classes}
+        self._makes = {
+            cls: checked(pydantic.TypeAdapter(cls).validate_json, full_name_of(cls)) for cls in self._classes
+        }
 
     def decode(self, record: Record) -> Decoded:
         """See `Codec.decode`."""
@@ -85,7 +87,7 @@ class JsonCodec:
             _check_text(value, self._allow_nul)
         name = self._type_of(record, value)
         cls = self._classes.find(name) if name else None
-        return Decoded(value if cls is None else self._instance(cls, raw), name)
+        return Decoded(value if cls is None else self._makes[cls](raw, strict=True), name)
 
     def decode_many(self, records: Sequence[Record]) -> list[Decoded | RecordError]:
         """See `Codec.decode_many`; JSON never stalls."""
@@ -106,12 +108,6 @@ class JsonCodec:
             raise ValueError("a string holds a lone surrogate, which UTF-8 does not have") from None
         except RecursionError:
             raise ValueError("the value is nested too deeply") from None
-
-    def _instance(self, cls: type, raw: bytes) -> Any:
-        try:
-            return self._adapters[cls].validate_json(raw, strict=True)
-        except FAULTS_OF_CLASSES as error:
-            raise refused(full_name_of(cls), error) from None
 
     def _type_of(self, record: Record, value: Any) -> str:
         rule = self._type

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc as abc
 import dataclasses
 import enum
+import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,15 +18,15 @@ from typing import Any, Final, Literal, TypeVar, cast, final
 
 import pydantic
 
+from ...dlq.guard import Raised, guarded_call
 from ...inbox.errors import ConfigurationError, RecordError
 from ...inbox.outcome import Reason
 from .schemas import short_name
 
+T = TypeVar("T")
+
 ANY: Final[Any] = Any
 """No class asks for anything: records become the class declared for their name, else dicts."""
-
-FAULTS_OF_CLASSES: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, AssertionError)
-"""What a payload class's own checks may raise. It becomes a RecordError, without the text: that may quote payload."""
 
 _LISTS: Final = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
 _MAPS: Final = (dict, abc.Mapping, abc.MutableMapping)
@@ -54,6 +55,8 @@ class Shape:
     """True for pydantic models: a field whose type is not known here gets the natural value, and the model decides."""
     positional: bool = False
     """The constructor takes the fields in their order."""
+    make: Callable[..., Any] = dict
+    """Makes an instance of the fields' values; raises RecordError and nothing else."""
 
 
 DICT: Final = Shape(None, None)
@@ -139,12 +142,45 @@ def shape_of(accepts: Any, full_name: str, classes: Classes) -> Shape:
 
 def _class_shape(cls: type) -> Shape:
     if issubclass(cls, pydantic.BaseModel):
-        return Shape(cls, _model_fields(cls), checks_itself=True)
+        return Shape(cls, _model_fields(cls), checks_itself=True, make=checked(cls.model_validate, cls.__name__))
     made = cast("Any", cls)
     hints = _annotations(made)
     given = [item for item in dataclasses.fields(made) if item.init]
     fields = {item.name: ClassField(hints[item.name], _is_required(item)) for item in given}
-    return Shape(made, fields, positional=not any(item.kw_only for item in given))
+    make = made if _is_plain(made) else checked(made, cls.__name__)
+    return Shape(made, fields, positional=not any(item.kw_only for item in given), make=make)
+
+
+def _is_plain(cls: Any) -> bool:
+    """True where making an instance runs no code but dataclasses' own, which raises nothing: it needs no guard."""
+    params = cast("Any", vars(cls).get("__dataclass_params__"))
+    return bool(
+        type(cls) is type
+        and params is not None
+        and params.init
+        and not hasattr(cls, "__post_init__")
+        and cls.__new__ is object.__new__
+        and (params.frozen or cls.__setattr__ is object.__setattr__)
+        and all(_is_plain_field(cls, item) for item in dataclasses.fields(cls))
+    )
+
+
+def _is_plain_field(cls: type, item: dataclasses.Field[Any]) -> bool:
+    found: Any = inspect.getattr_static(cls, item.name, None)
+    is_descriptor = hasattr(found, "__set__") and not isinstance(found, types.MemberDescriptorType)
+    return not is_descriptor and item.default_factory in (dataclasses.MISSING, list, dict, set)
+
+
+def checked(make: Callable[..., T], name: str) -> Callable[..., T]:
+    """`make` behind the guard: whatever a user's class raises, of whatever type, is the record's fault."""
+
+    def make_or_refuse(*args: Any, **named: Any) -> T:
+        outcome = guarded_call(make, *args, **named)
+        if isinstance(outcome, Raised):
+            raise _refused(name, outcome.error) from None
+        return outcome.value
+
+    return make_or_refuse
 
 
 def _annotations(cls: Any) -> dict[str, Any]:
@@ -188,10 +224,11 @@ def builder(shape: Shape, names: Sequence[str | None]) -> Callable[[list[Any]], 
     cls = shape.cls
     if cls is None:
         return _dict_builder(kept, None if len(kept) == len(names) else indexes)
+    pairs = list(zip(kept, indexes, strict=True))
+    make = shape.make
     if issubclass(cls, pydantic.BaseModel):
-        return _instance_builder(cls.model_validate, kept, indexes, cls.__name__)
-    make = cast("Callable[..., Any]", cls)
-    return _instance_builder(lambda given: make(**given), kept, indexes, cls.__name__)
+        return lambda values: make({name: values[index] for name, index in pairs})
+    return lambda values: make(**{name: values[index] for name, index in pairs})
 
 
 def _dict_builder(names: list[str], indexes: list[int] | None) -> Callable[[list[Any]], dict[str, Any]]:
@@ -201,21 +238,7 @@ def _dict_builder(names: list[str], indexes: list[int] | None) -> Callable[[list
     return lambda values: {name: values[index] for name, index in kept}
 
 
-def _instance_builder(
-    make: Callable[[dict[str, Any]], Any], names: list[str], indexes: list[int], cls_name: str
-) -> Callable[[list[Any]], Any]:
-    kept = list(zip(names, indexes, strict=True))
-
-    def build(values: list[Any]) -> Any:
-        try:
-            return make({name: values[index] for name, index in kept})
-        except FAULTS_OF_CLASSES as error:
-            raise refused(cls_name, error) from None
-
-    return build
-
-
-def refused(name: str, error: BaseException) -> RecordError:
+def _refused(name: str, error: Exception) -> RecordError:
     """The RecordError for a payload class that does not take a record's values; no value is quoted."""
     if isinstance(error, pydantic.ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]

@@ -8,9 +8,8 @@ reader lacks) becomes a reader that refuses just those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, final
 
 from ...inbox.errors import RecordError
@@ -19,14 +18,13 @@ from . import wire
 from .mapping import (
     ANY,
     DICT,
-    FAULTS_OF_CLASSES,
     Classes,
     ClassField,
     Mismatch,
     Shape,
     builder,
+    checked,
     list_of,
-    refused,
     shape_of,
     takes_in_order,
     values_of,
@@ -171,7 +169,7 @@ class Compiler:
         item, made = (SKIP, None) if accepts is SKIP else asked(list_of, accepts, where)
         read_item = self.read(writer["items"], reader["items"], item, f"{where}[]")
         read = wire.array_reader(read_item, takes_bytes=self._takes_bytes(writer["items"], frozenset()))
-        return read if made is None else wire.converted(read, _collected(made, where))
+        return read if made is None else wire.converted(read, checked(made, where))
 
     def _takes_bytes(self, node: Node, inside: frozenset[str]) -> bool:
         """True where a value takes at least one byte."""
@@ -216,7 +214,7 @@ class Compiler:
                 names.append(name)
         _check_required(shape, names, reader["name"])
         if shape.cls is not None and takes_in_order(shape, names):
-            return wire.instance_reader(reads, shape.cls, FAULTS_OF_CLASSES, partial(refused, shape.cls.__name__))
+            return wire.instance_reader(reads, shape.make)
         return wire.record_reader(reads, builder(shape, names))
 
     def _field(
@@ -282,13 +280,3 @@ def _counterpart(given: Named, reader: Named) -> Named | None:
     name = given["name"]
     same = (field for field in reader["fields"] if field["name"] == name)
     return next(same, None) or next((field for field in reader["fields"] if name in field.get("aliases", ())), None)
-
-
-def _collected(made: Callable[[list[Any]], Any], where: str) -> Callable[[list[Any]], Any]:
-    def convert(items: list[Any]) -> Any:
-        try:
-            return made(items)
-        except FAULTS_OF_CLASSES as error:
-            raise refused(where, error) from None
-
-    return convert

@@ -263,12 +263,7 @@ def record_reader(reads: Sequence[Read], build: Callable[[list[Any]], Any]) -> R
     return read
 
 
-def instance_reader(
-    reads: Sequence[Read],
-    make: Callable[..., Any],
-    faults: tuple[type[Exception], ...],
-    refuse: Callable[..., RecordError],
-) -> Read:
+def instance_reader(reads: Sequence[Read], make: Callable[..., Any]) -> Read:
     """The fields in their order, as the arguments of `make`: `record_reader` with a call less, for most records."""
     reads = tuple(reads)
 
@@ -278,9 +273,6 @@ def instance_reader(
         for read_field in reads:
             value, at = read_field(body, at)
             append(value)
-        try:
-            return make(*values), at
-        except faults as error:
-            raise refuse(error) from None
+        return make(*values), at
 
     return read

@@ -121,7 +121,7 @@ def test_types_are_checked_strictly_where_a_class_is_mapped() -> None:
 
     Case: B26
     Parts: real (pydantic)
-    Red when: JsonCodec._instance validates without strict=True (for "5"), or does not validate at all
+    Red when: JsonCodec.decode validates without strict=True (for "5"), or does not validate at all
     """
     codec = opened(Thing, type="Thing")
     for wrong in (b'{"u": {"i": "text"}}', b'{"u": {"i": "5"}}', b'{"u": {"i": 5.5}}', b'{"u": {}}', b"[]"):

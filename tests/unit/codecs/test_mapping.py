@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal, NewType, Optional, Union
 import pydantic
 import pytest
 
-from tests.support.avro import ORDER, body, framed, one, opened, record_schema, refusal_of, value_of
-from tidegate.consumers.codecs.codec import Decoded
-from tidegate.inbox.errors import ConfigurationError
+from tests.support.avro import ORDER, body, framed, one, opened, record, record_schema, refusal_of, value_of
+from tidegate.consumers.codecs.codec import CodecSettings, Decoded
+from tidegate.consumers.codecs.json import Json
+from tidegate.inbox.errors import ConfigurationError, RecordError
 from tidegate.inbox.outcome import Reason
 
 AT = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.UTC)
@@ -217,19 +218,117 @@ def test_a_null_is_refused_only_where_the_class_takes_none(tmp_path: Path) -> No
     assert refusal_of(codec, 1, b"\x00").reason is Reason.SCHEMA_INCOMPATIBLE
 
 
-def test_a_class_that_checks_itself_refuses_without_quoting_the_payload(tmp_path: Path) -> None:
-    @dataclass
+class Refusal(Exception):
+    """No kin of the exceptions that checks usually raise."""
+
+
+@dataclass
+class Checked:
+    v: str
+
+    def __post_init__(self) -> None:
+        if self.v != "ok":
+            raise Refusal(f"not ok: {self.v}")
+
+
+@dataclass
+class Assigned:
+    v: str
+
+    def __setattr__(self, name: str, value: str) -> None:
+        Checked(value)
+        super().__setattr__(name, value)
+
+
+@dataclass(init=False)
+class Initialised:
+    v: str
+
+    def __init__(self, v: str) -> None:
+        self.v = Checked(v).v
+
+
+class Undecorated(Initialised):
+    pass
+
+
+@dataclass
+class Unmade:
+    v: str
+
+    def __new__(cls, v: str) -> Any:
+        Checked(v)
+        return super().__new__(cls)
+
+
+@dataclass(kw_only=True)
+class ByName(Checked):
+    pass
+
+
+class Model(pydantic.BaseModel):
+    v: str
+
+    @pydantic.field_validator("v")
+    @classmethod
+    def check(cls, v: str) -> str:
+        return Checked(v).v
+
+
+class Guarding:
+    def __set__(self, instance: object, value: str) -> None:
+        Checked(value)
+
+
+@dataclass
+class Described:
+    v: str
+
+
+Described.v = Guarding()  # pyright: ignore[reportAttributeAccessIssue] - in the class it would be a default
+
+
+@pytest.mark.parametrize(
+    "cls", [Checked, Assigned, Initialised, Undecorated, Unmade, ByName, Model, Described], ids=lambda cls: cls.__name__
+)
+def test_a_class_that_checks_itself_refuses_whatever_it_raises_and_quotes_nothing(tmp_path: Path, cls: type) -> None:
+    """What a user's class raises, of any type, is that record's fault, and the next record is decoded."""
+    codec = opened(tmp_path, {1: record_schema(cls.__name__, {"v": "string"})}, types=[cls])
+    good, bad, after = codec.decode_many([framed(1, b"\x04ok"), framed(1, b"\x0csecret"), framed(1, b"\x04ok")])
+    assert isinstance(good, Decoded)
+    assert isinstance(after, Decoded)
+    assert isinstance(good.value, cls)
+    assert isinstance(bad, RecordError)
+    assert (bad.reason, str(bad)) == (
+        Reason.SCHEMA_INCOMPATIBLE,
+        f"{cls.__name__} does not take the record: Refusal",
+    )
+
+
+@pytest.mark.parametrize("cls", [Checked, Model], ids=lambda cls: cls.__name__)
+def test_the_same_goes_for_json(cls: type) -> None:
+    codec = Json(types=[cls], type=cls.__name__).open(CodecSettings())
+    bad, good = codec.decode_many([record(b'{"v": "secret"}'), record(b'{"v": "ok"}')])
+    assert isinstance(good, Decoded)
+    assert isinstance(bad, RecordError)
+    assert (bad.reason, str(bad)) == (
+        Reason.SCHEMA_INCOMPATIBLE,
+        f"{cls.__name__} does not take the record: Refusal",
+    )
+
+
+def test_what_cannot_be_hashed_for_a_set_is_that_records_fault(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
     class T:
-        v: str
+        v: frozenset[Any]
 
-        def __post_init__(self) -> None:
-            if self.v != "ok":
-                raise ValueError(f"not ok: {self.v}")
-
-    codec = opened(tmp_path, {1: record_schema("T", {"v": "string"})}, types=[T])
-    assert value_of(codec, 1, b"\x04ok") == T("ok")
-    error = refusal_of(codec, 1, b"\x0csecret")
-    assert (error.reason, str(error)) == (Reason.SCHEMA_INCOMPATIBLE, "T does not take the record: ValueError")
+    codec = opened(
+        tmp_path,
+        {1: record_schema("T", {"v": {"type": "array", "items": {"type": "map", "values": "int"}}})},
+        types=[T],
+    )
+    assert value_of(codec, 1, b"\0") == T(frozenset())
+    assert str(refusal_of(codec, 1, b"\x02\0\0")) == "T.v does not take the record: TypeError"
 
 
 def test_a_pydantic_model_validates_and_nests(tmp_path: Path) -> None:
