@@ -170,6 +170,8 @@ class Engine:
         if not life.allows(Step.READY):
             return
         life.take(Step.READY)
+        if signal.anew:
+            life.forget()
         life.start(signal.starts, self._streams, self._lanes)
         self._committing.touch(life)
         self._pausing.look_again()

@@ -112,6 +112,11 @@ class PartitionLife:
         life._floor = self._floor
         return life
 
+    def forget(self) -> None:
+        """What was committable in an earlier life counts no more: offsets mean other records now."""
+        self.said = None
+        self._floor = None
+
     def allows(self, step: Step) -> bool:
         """Whether the step is one to take in this phase."""
         return (self.phase, step) in TRANSITIONS

@@ -72,11 +72,16 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The fence is taken, the checkpoints are read: each track starts at its offset."""
+    """The fence is taken, the checkpoints are read: each track starts at its offset.
+
+    `anew`: reading goes back below what was committed, as was declared (the topic is another one under its old name, an
+    operator moved the checkpoints); without it the commit point never falls within an epoch.
+    """
 
     partition: Partition
     epoch: int
     starts: Mapping[str, int]
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,8 @@ class Ownership:
         await self._agree(taken, min(starts.values()), committed, before)
         self._holdings.put(holding)
         log.info("partition_taken", partition=str(partition), fence_epoch=fence_epoch, start=min(starts.values()))
-        return Ready(partition, epoch, self._by_track(starts))
+        anew = before is not None and min(starts.values()) < before
+        return Ready(partition, epoch, self._by_track(starts), anew)
 
     # ----------------------------------------------------------------------------------------------- asking Kafka
 

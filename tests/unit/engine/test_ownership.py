@@ -245,6 +245,19 @@ def test_a_point_never_falls_within_an_epoch_not_even_with_a_fence_taken_again()
     assert desk.tell(Revoking({P0: 1}, 1.0)) == [LetGo(P0, 1, 20)]
 
 
+def test_a_point_falls_where_the_topic_was_made_anew() -> None:
+    """Found by a topic made anew under a running worker: offset 5 was never committed, because 10 had been."""
+    desk = Desk(STREAM)
+    desk.live(P0, starts={STREAM.name: 10})
+    assert desk.committed(P0) == 10
+    desk.tell(Fenced(P0, 1))
+    desk.tell(Ready(P0, 1, {STREAM.name: 0}, anew=True))
+    assert desk.committed(P0) == 0
+    desk.deliver(part(P0, range(5)))
+    desk.applied(1)
+    assert desk.committed(P0) == 5
+
+
 def test_what_an_old_life_had_in_flight_is_not_taken_for_the_new_ones() -> None:
     desk = Desk(STREAM, LANES)
     desk.live(P0)
