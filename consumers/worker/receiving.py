@@ -4,6 +4,12 @@ Records that no handler can be given get their failure rows and letters before t
 no commit ever passes one that is not saved. What if the process stops between that commit and the engine? The records
 are read again, and the failure row's position, which is unique, tells that they are known. For commands the inbox is
 asked before anything runs; that answer is advice, the claim in the completing transaction decides.
+
+What is of an earlier life of its partition is not handed on:
+1. A chunk waits here (the database is away, say). 2. The fence turns out to be lost, and is taken again under the same
+assignment: reading begins anew at the checkpoint, below the chunk. 3. Handed on now, the chunk would stand for all the
+records before it, which nobody saw, and for its rejects, which nobody wrote. So what the client
+delivered carries the holding under which it came.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from ...inbox import claim, failure, fence, outbox
 from ...inbox.event import Event, Partition
 from ...inbox.failure_rows import Place
 from ...inbox.handlers import RESERVED
-from ...inbox.holding import Holdings
+from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead
 from ...inbox.store import STORE_ERRORS, Store
@@ -32,6 +38,9 @@ from .completing import COMMAND_VERSION
 log = structlog.get_logger(__name__)
 
 Received = Chunk | Reached
+Lives = Mapping[Partition, Holding | None]
+"""What was held of each partition when its records came."""
+Through = Callable[[], None]
 
 
 @final
@@ -64,35 +73,53 @@ class Receiver:
         self._wrote_letters = wrote_letters
         self._suspect = suspect
         self._busy = False
-        self._waiting: asyncio.Queue[Received] = asyncio.Queue()
+        self._waiting: asyncio.Queue[tuple[Received, Lives, Through]] = asyncio.Queue()
 
-    def put(self, received: Received) -> None:
-        """The client delivered this. Its own backpressure bounds the queue: see `Engine.window`."""
-        self._waiting.put_nowait(received)
+    def put(self, received: Received, through: Through = lambda: None) -> None:
+        """The client delivered this; `through` is called once it does not wait here any more.
 
-    def put_through(self, received: Received) -> None:
+        What waits is in nobody's window yet: whoever puts it bounds it.
+        """
+        self._waiting.put_nowait((received, self._lives(received), through))
+
+    def put_through(self, received: Received, through: Through = lambda: None) -> None:
         """The same, without a turn through the queue where nothing has to be asked or written first."""
         if self._waiting.empty() and not self._busy and not _needs_work(received):
             self._hand_on(_as_signal(received))
+            through()
         else:
-            self.put(received)
+            self.put(received, through)
 
     async def run(self) -> None:
         """Hand on for ever."""
         while True:
-            received = await self._waiting.get()
+            received, lives, through = await self._waiting.get()
             self._busy = True
-            await self._one(received)
+            await self._one(received, lives)
             self._busy = False
+            through()
 
-    async def _one(self, received: Received) -> None:
-        if isinstance(received, Chunk) and _needs_work(received):
-            for part in received.parts:
-                if part.taken.rejects:
-                    await self._until_written(part)
-            self._hand_on(Delivered(tuple([await self._slice(part) for part in received.parts])))
-        else:
-            self._hand_on(_as_signal(received))
+    async def _one(self, received: Received, lives: Lives) -> None:
+        if isinstance(received, Reached):
+            if self._is_current(received, lives):
+                self._hand_on(received)
+            return
+        slices: list[Slice] = []
+        for part in received.parts:
+            if part.taken.rejects and self._is_current(part, lives):
+                await self._until_written(part)
+            slices.append(await self._slice(part))
+        current = [made for part, made in zip(received.parts, slices, strict=True) if self._is_current(part, lives)]
+        if current:
+            self._hand_on(Delivered(tuple(current)))
+
+    def _lives(self, received: Received) -> Lives:
+        parts = (received,) if isinstance(received, Reached) else received.parts
+        return {part.partition: self._holdings.current(part.partition, part.epoch) for part in parts}
+
+    def _is_current(self, part: Part | Reached, lives: Lives) -> bool:
+        holding = self._holdings.current(part.partition, part.epoch)
+        return holding is not None and lives[part.partition] is holding
 
     # ------------------------------------------------------------------------------------------------------ rejects
 
