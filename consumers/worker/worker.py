@@ -64,7 +64,9 @@ POSTGRESQL = "postgresql"
 """The dependency that everything needs."""
 
 CHUNKS_WAITING_MAX = 4
-"""Chunks on their way to the loop: each holds at most an eighth of the window, so a blocked loop adds half of it."""
+"""Chunks on their way to the engine, which counts only what it has: each holds at most an eighth of the window, so that
+a blocked loop or a slow look into the inbox adds half of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,12 +282,17 @@ class Worker:
         self._hop(self._on_lost, dict(partitions))
 
     def delivered(self, chunk: Chunk) -> None:
-        """Records came. While the loop stands still nobody hears the engine pause: then this thread does it."""
+        """Records came. Too many on their way, and the engine cannot know that it is full: then this thread pauses.
+
+        1. This thread finds too many, and pauses. 2. The loop gets them through, before it can know of the pause.
+        3. Nothing more is read, so nothing would come through and end it. Hence the last line.
+        """
         self._handed_over += 1
         self._hop(self._on_delivered, chunk)
         if self._handed_over - self._received > CHUNKS_WAITING_MAX:
-            self._crowded = True
             self.parts.kafka.pause(frozenset(self._owned))
+            self._crowded = True
+            self._hop(self._resume)
 
     def reached(self, partition: Partition, epoch: int, position: int) -> None:
         """The position moved over a gap."""
@@ -331,11 +338,6 @@ class Worker:
         self._board.assigned = len(self.engine.progress())
 
     def _on_delivered(self, chunk: Chunk) -> None:
-        self._received += 1
-        if self._crowded and self._handed_over - self._received <= 1:
-            self._crowded = False
-            progress = self.engine.progress().items()
-            self.parts.kafka.resume(frozenset(partition for partition, facts in progress if not facts.paused))
         for part in chunk.parts:
             taken = part.taken
             self._metrics.count(
@@ -344,7 +346,18 @@ class Worker:
                 str(part.partition.number),
                 by=len(taken.events) + len(taken.rejects),
             )
-        self.parts.receiver.put_through(chunk)
+        self.parts.receiver.put_through(chunk, self._is_through)
+
+    def _is_through(self) -> None:
+        """One chunk less is on its way to the engine."""
+        self._received += 1
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._crowded and self._handed_over - self._received <= 1:
+            self._crowded = False
+            progress = self.engine.progress().items()
+            self.parts.kafka.resume(frozenset(partition for partition, facts in progress if not facts.paused))
 
     def _on_reached(self, reached: Reached) -> None:
         self.parts.receiver.put_through(reached)
