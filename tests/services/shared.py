@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Final
 
 from tests.services import kafka, postgres, registry
 
+SERVERS: Final = {
+    "TIDEGATE_TEST_KAFKA": kafka.running,
+    "TIDEGATE_TEST_POSTGRES": postgres.running,
+    "TIDEGATE_TEST_REGISTRY": registry.running,
+}
+
 
 def start() -> Callable[[], None]:
-    """Start what is not named yet, and name it; the answer ends it."""
+    """Start those that are not named yet, all at once, and name them; the answer ends them."""
     servers = ExitStack()
     try:
-        os.environ["TIDEGATE_TEST_KAFKA"] = servers.enter_context(kafka.running())
-        os.environ["TIDEGATE_TEST_POSTGRES"] = servers.enter_context(postgres.running())
-        os.environ["TIDEGATE_TEST_REGISTRY"] = servers.enter_context(registry.running())
+        with ThreadPoolExecutor() as threads:
+            starting = {name: threads.submit(servers.enter_context, running()) for name, running in SERVERS.items()}
+        os.environ.update({name: started.result() for name, started in starting.items()})
     except BaseException:
         servers.close()
         raise
