@@ -198,6 +198,25 @@ class Registry(_Strict):
     )
     user: str = Field(default="", description="User name for the registry.")
     password: SecretStr = Field(default=SecretStr(""), description="Password for the registry.")
+    timeout_s: Seconds = Field(
+        default=3.0,
+        description="How long one request may take. The client thread waits for it, for each address in turn, so it "
+        "stays far below `max.poll.interval.ms` (300 s).",
+    )
+    missing_tries: Count = Field(
+        default=5,
+        description="How often a missing schema id is asked for before its records are dead: registries lag behind "
+        "producers. Asked for once a second.",
+    )
+    missing_grace_s: Seconds = Field(
+        default=30.0,
+        description="... and for how long at least: a replica of a registry may be that far behind. Its partition "
+        "waits meanwhile.",
+    )
+    missing_ttl_s: Seconds = Field(
+        default=60.0,
+        description="How long an id that is unknown stays so: one request in this time, whatever comes with it.",
+    )
 
 
 class Worker(_Strict):
@@ -303,7 +322,14 @@ class Settings(_Strict):
         """Where the codec finds its schemas."""
         user, password = self.registry.user, self.registry.password.get_secret_value()
         client = {"basic.auth.user.info": f"{user}:{password}"} if user or password else {}
-        return CodecSettings(registry=self.registry.url, registry_client=client)
+        return CodecSettings(
+            registry=self.registry.url,
+            registry_client=client,
+            timeout_s=self.registry.timeout_s,
+            missing_tries=self.registry.missing_tries,
+            missing_grace_s=self.registry.missing_grace_s,
+            missing_ttl_s=self.registry.missing_ttl_s,
+        )
 
 
 GROUPS: Final[Mapping[str, type[BaseModel]]] = {

@@ -167,6 +167,10 @@ def test_what_the_rooms_are_made_from_follows_from_the_settings() -> None:
             "TIDEGATE_REGISTRY_URL": "http://a,http://b",
             "TIDEGATE_REGISTRY_USER": "u",
             "TIDEGATE_REGISTRY_PASSWORD": "p:w",
+            "TIDEGATE_REGISTRY_TIMEOUT_S": "1.5",
+            "TIDEGATE_REGISTRY_MISSING_TRIES": "7",
+            "TIDEGATE_REGISTRY_MISSING_GRACE_S": "8",
+            "TIDEGATE_REGISTRY_MISSING_TTL_S": "9",
             "TIDEGATE_WORKER_WINDOW_RECORDS_MAX": "10",
             "TIDEGATE_DATABASE_POOL_MAX": "3",
         }
@@ -175,8 +179,9 @@ def test_what_the_rooms_are_made_from_follows_from_the_settings() -> None:
     assert (options.bootstrap, options.group, options.topics) == ("k:9092", "billing", ("orders",))
     assert (options.protocol, options.kafka["session.timeout.ms"], options.instance_id) == ("classic", "6000", None)
     assert (settings.engine_policy().window_records_max, settings.engine_policy().window_records_low) == (10, 5)
-    assert settings.codec_settings().registry == ("http://a", "http://b")
-    assert settings.codec_settings().registry_client == {"basic.auth.user.info": "u:p:w"}
+    codec = settings.codec_settings()
+    assert (codec.registry, codec.registry_client) == (("http://a", "http://b"), {"basic.auth.user.info": "u:p:w"})
+    assert (codec.timeout_s, codec.missing_tries, codec.missing_grace_s, codec.missing_ttl_s) == (1.5, 7, 8.0, 9.0)
     assert settings.database.pools().pool_max == 3
 
 
