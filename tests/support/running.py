@@ -14,7 +14,7 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -30,6 +30,7 @@ from tidegate.consumers.worker.run import run_consumer
 from tidegate.dlq.replay import Order, Report, replay
 from tidegate.dlq.selection import Filter
 from tidegate.inbox.database import Database, DatabaseSettings
+from tidegate.inbox.event import Headers
 from tidegate.inbox.migrate import upgrade
 from tidegate.inbox.tables import tables
 
@@ -259,7 +260,8 @@ class Stage:
 def reader(*topics: str, consumer: str | None = None, **options: Any) -> App:
     """An app with one consumer of JSON and no handlers yet; its name is unique, unless it goes on as `consumer`."""
     app = App("tests", owner="tests")
-    app.consumer(consumer or unique("reader"), topics=topics, **{"codec": Json(), "event_id": header(ID), **options})
+    declared: dict[str, Any] = {"codec": Json(), "event_id": header(ID), **options}
+    app.consumer(consumer or unique("reader"), topics=topics, **declared)
     return app
 
 
@@ -297,7 +299,9 @@ def _read(bootstrap: str, topic: str, n: int) -> list[Record]:
     finally:
         consumer.close()
     return [
-        Record(topic, 0, m.offset() or 0, m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1])
+        Record(
+            topic, 0, m.offset() or 0, m.key(), m.value(), cast("Headers", tuple(m.headers() or ())), m.timestamp()[1]
+        )
         for m in messages
     ]
 

@@ -34,7 +34,7 @@ def avro_reader(topic: str, schemas: Path, **options: Any) -> App:
     (consumer,) = app.consumers.values()
 
     @consumer.projection("items")
-    async def items(events: Sequence[Event[Any]], tx: AsyncConnection) -> None:  # pyright: ignore[reportUnusedFunction] - registered by its decorator
+    async def items(events: Sequence[Event[Any]], tx: AsyncConnection) -> None:
         for event in events:
             if event.is_tombstone:
                 await tx.execute(text("DELETE FROM public.item WHERE key = :key"), {"key": event.key})
@@ -92,7 +92,7 @@ async def test_a_dead_tombstone_is_a_tombstone_again_after_its_replay(stage: Sta
     broken: list[bool] = [True]
 
     @consumer.projection("items")
-    async def items(events: Sequence[Event[Any]], tx: AsyncConnection) -> None:  # pyright: ignore[reportUnusedFunction] - registered by its decorator
+    async def items(events: Sequence[Event[Any]], tx: AsyncConnection) -> None:
         seen.extend(event.is_tombstone for event in events)
         if broken:
             raise ValueError("not today")
@@ -176,7 +176,7 @@ async def test_a_letter_that_is_replayed_in_vain_is_another_letter(stage: Stage,
     (consumer,) = app.consumers.values()
 
     @consumer.projection("items")
-    async def items(events: Sequence[Event[Any]], tx: AsyncConnection) -> None:  # pyright: ignore[reportUnusedFunction] - registered by its decorator
+    async def items(events: Sequence[Event[Any]], tx: AsyncConnection) -> None:
         raise ValueError("never")
 
     await stage.send(name, Sent("a"))
@@ -208,7 +208,7 @@ async def test_odd_timestamps_are_no_reason_to_stop(stage: Stage, topic: Topic) 
     ages: list[float | None] = []
 
     @consumer.projection("effects")
-    async def effects(events: Sequence[Event[dict[str, int]]], tx: AsyncConnection) -> None:  # pyright: ignore[reportUnusedFunction] - registered by its decorator
+    async def effects(events: Sequence[Event[dict[str, int]]], tx: AsyncConnection) -> None:
         for event in events:
             ages.append(event.record.age_s(datetime.datetime.now(datetime.UTC)))
             assert event.timestamp is None or event.timestamp.tzinfo is not None
@@ -248,7 +248,7 @@ async def test_text_that_postgresql_cannot_hold_is_dead_and_the_rest_is_stored_i
 
     Case: B43
     Parts: real (Kafka, PostgreSQL)
-    Red when: inbox/safe_text.py `safe_text` leaves NUL where it stands
+    Red when: inbox/safe_text.py `safe_text` returns its text as it is
     """
     await stage.execute("CREATE TABLE public.stored (v text, doc jsonb)")
     name = topic(partitions=1)
@@ -257,7 +257,7 @@ async def test_text_that_postgresql_cannot_hold_is_dead_and_the_rest_is_stored_i
     (consumer,) = app.consumers.values()
 
     @consumer.projection("stored")
-    async def stored(events: Sequence[Event[Any]], tx: AsyncConnection) -> None:  # pyright: ignore[reportUnusedFunction] - registered by its decorator
+    async def stored(events: Sequence[Event[Any]], tx: AsyncConnection) -> None:
         for event in events:
             doc = json.loads(event.value) if isinstance(event.value, bytes) else event.value
             if "poison" in doc:
@@ -284,7 +284,7 @@ async def test_values_that_do_not_fit_are_dead_and_the_next_record_is_handled(st
 
     Case: B45
     Parts: real (Kafka, PostgreSQL)
-    Red when: inbox/faults.py maps SQLSTATE class 22 to Fault.PROGRAM
+    Red when: inbox/faults.py maps the SQLSTATE class 22 to Fault.TRANSIENT
     """
     await stage.execute("CREATE TABLE public.fit (n int4, at timestamptz)")
     name = topic(partitions=1)
@@ -294,7 +294,7 @@ async def test_values_that_do_not_fit_are_dead_and_the_next_record_is_handled(st
     zone = datetime.timezone(datetime.timedelta(hours=-5))
 
     @consumer.projection("fit")
-    async def fit(events: Sequence[Event[dict[str, int]]], tx: AsyncConnection) -> None:  # pyright: ignore[reportUnusedFunction] - registered by its decorator
+    async def fit(events: Sequence[Event[dict[str, int]]], tx: AsyncConnection) -> None:
         for event in events:
             at = datetime.datetime.max if event.value.get("max") else datetime.datetime(2026, 1, 1)  # noqa: DTZ001, DTZ901 - its zone comes next
             values = {"n": event.value["n"], "at": at.replace(tzinfo=zone)}

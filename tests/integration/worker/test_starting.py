@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
@@ -47,8 +48,9 @@ def sent(start: int, stop: int, partition: int = 0) -> list[Sent]:
 async def truncated(stage: Stage, topic: str, before: int) -> None:
     """Retention takes what is below an offset."""
     admin = AdminClient({"bootstrap.servers": stage.bootstrap})
-    (deleting,) = admin.delete_records([TopicPartition(topic, 0, before)]).values()
-    await asyncio.to_thread(deleting.result, 20)
+    deleting = cast("dict[TopicPartition, Future[object]]", admin.delete_records([TopicPartition(topic, 0, before)]))
+    for answer in deleting.values():
+        await asyncio.to_thread(answer.result, 20)
 
 
 async def test_records_that_retention_took_are_told_and_stepped_over_only_by_policy(stage: Stage, topic: Topic) -> None:
@@ -116,8 +118,8 @@ async def test_a_group_whose_offsets_expired_goes_on_from_its_checkpoints(stage:
     await worker.until_counted("events", "effects", "completed", n=4)
     assert await worker.stop() == 0
     admin = AdminClient({"bootstrap.servers": stage.bootstrap})
-    (forgetting,) = admin.delete_consumer_groups([group_of(app)]).values()
-    await asyncio.to_thread(forgetting.result, 20)
+    forgetting = cast("dict[str, Future[None]]", admin.delete_consumer_groups([group_of(app)]))
+    await asyncio.to_thread(forgetting[group_of(app)].result, 20)
     await stage.send(name, *sent(4, 6))
     worker = await stage.start(noting(name, start="latest", consumer=group_of(app)))
     await worker.until_counted("events", "effects", "completed", n=2)
@@ -130,9 +132,9 @@ async def offsets(stage: Stage, group: str, topic: str, partitions: int) -> list
     """What Kafka holds for a group; -1001 where it holds nothing."""
     admin = AdminClient({"bootstrap.servers": stage.bootstrap})
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, n) for n in range(partitions)])
-    answer = admin.list_consumer_group_offsets([wanted])[group]
-    found = await asyncio.to_thread(answer.result, 20)
-    return [place.offset for place in found.topic_partitions]
+    answers = cast("dict[str, Future[ConsumerGroupTopicPartitions]]", admin.list_consumer_group_offsets([wanted]))
+    found = await asyncio.to_thread(answers[group].result, 20)
+    return [place.offset for place in found.topic_partitions or ()]
 
 
 async def test_every_partition_has_a_committed_offset_from_its_first_assignment_on(stage: Stage, topic: Topic) -> None:
@@ -140,21 +142,17 @@ async def test_every_partition_has_a_committed_offset_from_its_first_assignment_
 
     Case: B57
     Parts: real (Kafka, PostgreSQL)
-    Red when: worker/ownership.py `_take` commits the start only `if committed is not None`
+    Red when: worker/ownership.py `_agree` returns `if committed is None`
     """
     await table_of(stage)
     name = topic(partitions=5)
     app = noting(name)
     await stage.send(name, *sent(0, 2, partition=1), *sent(0, 3, partition=3))
-    worker = await stage.start(app)
+    worker = await stage.start(app, variables={"TIDEGATE_WORKER_COMMIT_INTERVAL_S": "600"})
     await worker.until_counted("events", "effects", "completed", n=5)
-    await worker.until(committed(stage, 3, 3))
-    await worker.until(committed(stage, 2, 1))
-    for empty in (0, 2, 4):
-        await worker.until(committed(stage, 0, empty))
 
     async def all_there() -> bool:
-        return await offsets(stage, group_of(app), name, 5) == [0, 2, 0, 3, 0]
+        return min(await offsets(stage, group_of(app), name, 5)) >= 0
 
     await worker.until(all_there)
 
