@@ -26,6 +26,13 @@ APPLICATION_NAME: Final = "tidegate"
 """What every connection of ours carries first in its `application_name`: a takeover terminates only such backends."""
 
 
+class NotConnectedError(ConnectionError):
+    """The server answers, and does not let us in: it restarts, is full, is being restored, has another password by now.
+
+    Whatever SQLSTATE it gives as its reason, no record is to blame: the database is away.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class DatabaseSettings:
     """How many connections, and how long anything may wait. Each time bound is kept by the server where it can be."""
@@ -105,9 +112,12 @@ class Database:
         return engine
 
     async def _connect(self) -> asyncpg.Connection[Any]:
-        return await asyncpg.connect(
-            self._url, timeout=self.settings.connect_timeout_s, server_settings=self._server_settings()
-        )
+        try:
+            return await asyncpg.connect(
+                self._url, timeout=self.settings.connect_timeout_s, server_settings=self._server_settings()
+            )
+        except asyncpg.PostgresError as error:
+            raise NotConnectedError(f"{type(error).__name__}, SQLSTATE {error.sqlstate}") from error
 
     def _server_settings(self) -> dict[str, str]:
         settings = self.settings

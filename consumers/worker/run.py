@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ...dlq.burial import Burial, SchemaIdOf
 from ...inbox import checkpoint, consumers, fence, handlers, versions
 from ...inbox.clock import Clock, SystemClock
-from ...inbox.database import Database
+from ...inbox.database import Database, NotConnectedError
 from ...inbox.errors import ConfigurationError, FatalError, Problem, RecordError
 from ...inbox.event import Event, Record
 from ...inbox.holding import Holdings
@@ -113,7 +113,8 @@ async def register(store: Store, consumer: Consumer) -> Registered:
             gone = await handlers.known_handlers(conn, store.tables, consumer.name)
     except OSError as error:
         raise FatalError(
-            f"PostgreSQL does not answer ({type(error).__name__})", fix="check database.url and that the server runs"
+            f"PostgreSQL does not answer ({error if isinstance(error, NotConnectedError) else type(error).__name__})",
+            fix="check database.url and that the server runs",
         ) from error
     missing = sorted(set(gone) - set(ids))
     if missing:
@@ -326,6 +327,8 @@ class Assembly:
 
     async def _take_apart(self) -> None:
         """Leave the group while the loop still answers revocations, then end the tasks, then let the fences go."""
+        last_turn_s = self._kafka.polled_at()
+        self._board.polled_at = lambda: last_turn_s  # a client that was stopped does not answer, and probes go on
         await self._kafka.stop(self._settings.worker.close_budget_s)
         fences = self._holdings.fences([holding.partition for holding in self._holdings])
         await self.worker.cancel_all()
