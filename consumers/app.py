@@ -262,7 +262,11 @@ class App:
         return consumer
 
     def handler(self, command_type: type) -> Callable[[F], F]:
-        """Declare the one function that carries out a class of commands: `fn(command, ctx: Context, client: C)`."""
+        """Declare the one function that carries out a class of commands: `fn(command, ctx: Context, client: C)`.
+
+        What it raises ends its event, never the process: `sys.exit` too, which is for programs and not for handlers.
+        What it returns is not looked at.
+        """
 
         def declare(function: F) -> F:
             if command_type in self.handlers:
@@ -285,7 +289,7 @@ class App:
 
     @contextlib.contextmanager
     def override(self, wanted: type, resource: object) -> Generator[None]:
-        """In a test: handlers that want `wanted` get `resource`, and its lifespan is not asked."""
+        """In a test: handlers that want `wanted` get `resource`; lifespans run all the same."""
         before = dict(self._overrides)
         self._overrides[wanted] = resource
         try:

@@ -34,7 +34,7 @@ from .dependencies import Dependencies
 from .handling import HandlerContext, Mediator, NothingToDo
 from .publishing import Encoder, Publication
 from .repeats import CONFLICT, InFlight, standing
-from .transaction import LazyTx
+from .transaction import LazyTx, TxPoolFullError
 from .watching import Running
 
 
@@ -200,7 +200,9 @@ class CommandRunner:
             await asyncio.sleep(delay_s)
 
     async def _decision(self, error: Exception) -> Transient | DeadNow | None:
-        """What the error means; None: a dependency was away and is back, no attempt counted."""
+        """What the error means; None: it had to wait (for a dependency, for a connection), no attempt counted."""
+        if isinstance(error, TxPoolFullError):
+            return None
         decision: Decision = decide(error, classify)
         if isinstance(decision, Fatal):
             raise error if isinstance(error, FatalError) else FatalError(str(error), fix="see the error above")

@@ -8,13 +8,18 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any, final
 
 from sqlalchemy import CursorResult
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...inbox import fence
-from ...inbox.errors import OwnershipLost
+from ...inbox.errors import OwnershipLost, TransientError
 from ...inbox.event import Partition
 from ...inbox.store import Store
 from ..context import Tx
+
+
+class TxPoolFullError(TransientError):
+    """Others hold all connections for `ctx.tx`: waiting for a place is no failure of the handler that waits."""
 
 
 @final
@@ -84,7 +89,10 @@ class LazyTx:
             await asyncio.wait(left)
 
     async def _open(self) -> AsyncConnection:
-        conn = await self._stack.enter_async_context(self._store.user_transaction())
+        try:
+            conn = await self._stack.enter_async_context(self._store.user_transaction())
+        except PoolTimeoutError as error:
+            raise TxPoolFullError("every connection for ctx.tx is in use: raise database.tx_pool_max") from error
         held = await fence.hold(conn, self._store.tables, self._consumer, {self._partition: self._fence_epoch})
         if self._partition not in held:
             raise OwnershipLost(f"{self._partition} is held by somebody else")

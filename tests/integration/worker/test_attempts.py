@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from tests.services.topics import Topic
-from tests.support.desk import Do, at_desk, letters, write
+from tests.support.desk import Desk, Do, at_desk, letters, write
 from tests.support.losing_proxy import losing_proxy
 from tests.support.running import Sent, Stage, reader, table_of
 from tidegate.consumers import BlockingContext, Context, Event, RecordError, RetryPolicy, TransientError
@@ -148,7 +148,7 @@ async def test_handlers_that_hold_their_transactions_keep_nobody_from_finishing(
             await inner.serve(command.id)
 
     desk = at_desk(app, act, retry=QUICK)
-    inner = type(desk)()
+    inner = Desk()
     held = [f"held{n}" for n in range(4)]
     inner.shut(*held)
     await stage.send(
@@ -163,6 +163,30 @@ async def test_handlers_that_hold_their_transactions_keep_nobody_from_finishing(
     inner.open(*held)
     await worker.until_counted("events", "do", "completed", n=13)
     assert await stage.failures() == []
+
+
+async def test_waiting_for_a_place_in_the_pool_of_transactions_is_no_attempt(stage: Stage, topic: Topic) -> None:
+    """One connection, and who holds it takes longer than a checkout may: the other is not dead, and not retried."""
+    await table_of(stage)
+    name = topic(partitions=1)
+    app = reader(name)
+    inner = Desk()
+    inner.shut("holder")
+
+    async def act(command: Do, ctx: Context) -> None:
+        await write(command, ctx)
+        await inner.serve(command.id)
+
+    desk = at_desk(app, act, retry=RetryPolicy(attempts_max=1))
+    worker = await stage.start(app, variables={"TIDEGATE_DATABASE_TX_POOL_MAX": "1"})
+    await stage.send(name, Sent("holder", key=b"h"))
+    await worker.until(lambda: "holder" in inner.inside)
+    await stage.send(name, Sent("waiter", key=b"w"))
+    await worker.until(lambda: desk.calls["waiter"] == 2)
+    inner.open("holder")
+    await worker.until_counted("events", "do", "completed", n=2)
+    assert await stage.failures() == []
+    assert worker.metrics.value("retries", "do") == 0
 
 
 # --------------------------------------------------------------------------------------------------------- attempts

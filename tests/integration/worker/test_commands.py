@@ -14,8 +14,7 @@ async def test_keys_run_side_by_side_and_each_in_its_order_also_in_one_partition
 
     Case: B11
     Parts: real (Kafka, PostgreSQL)
-    Red when: commands.py `run` puts every event into flight without the engine's lanes (lanes.py `deliver` appends to
-    `ready` without looking at `lanes`)
+    Red when: lanes.py `deliver` takes every event for the first of its key (`elif True` for `elif key not in lanes`)
     """
     name = topic(partitions=1)
     app = reader(name)

@@ -53,7 +53,7 @@ async def test_each_reason_has_its_letter_byte_for_byte(stage: Stage, topic: Top
 
     Case: B33
     Parts: real (Kafka, PostgreSQL)
-    Red when: letter.py `write_letter` puts `letter.key or b""` into the letter
+    Red when: letter.py `_written` puts `letter.value or b""` into the letter
     """
     await table_of(stage)
     name = topic(partitions=1)
@@ -120,7 +120,7 @@ async def test_schemas_that_are_unknown_or_do_not_fit_have_their_letters(
 
     Case: B33
     Parts: real (Kafka, PostgreSQL), a directory of schemas
-    Red when: run.py `schema_id_of` gives `lambda _: None` for Avro too
+    Red when: run.py `schema_id_of` returns `lambda _: None` for every codec
     """
     avro.save(tmp_path, {1: ORDER, 2: OTHER})
     name = topic(partitions=1)
@@ -162,7 +162,7 @@ async def test_secrets_of_an_exception_are_in_no_header_log_metric_row_or_list(
 
     Case: B38
     Parts: real (Kafka, PostgreSQL, the command line)
-    Red when: failure_text.py `safe_message` gives `str(exc)` for what `_told_by_names` knows
+    Red when: failure_text.py `safe_message` takes `str(exc)` for `_told_by_names(exc)`
     """
     await stage.execute(
         "CREATE TABLE public.card (number text PRIMARY KEY)", f"INSERT INTO public.card VALUES ('{CARD}')"

@@ -24,7 +24,7 @@ async def test_a_database_that_is_away_costs_no_event_no_attempt_and_no_letter(s
 
     Case: B35
     Parts: real (Kafka, PostgreSQL)
-    Red when: commands.py `_decision` returns Transient() for every DependencyAway
+    Red when: commands.py `_decision` takes every dependency for one that answers (`if True` for its question)
     """
     await table_of(stage)
     name = topic(partitions=4)
@@ -78,7 +78,7 @@ async def test_a_fatal_error_of_the_client_ends_the_worker_at_once(stage: Stage,
 
     Case: B12
     Parts: real (Kafka, PostgreSQL)
-    Red when: worker.py `fatal` leaves out its only line
+    Red when: worker.py `fatal` passes instead of hopping to `fail`
     """
     name = topic(partitions=1)
     app = reader(name)
@@ -131,7 +131,7 @@ async def test_a_blocked_handler_in_front_of_a_backlog_keeps_the_memory_bounded(
 
     Case: B15
     Parts: real (Kafka, PostgreSQL)
-    Red when: engine/window.py counts no bytes (`is_full` looks at the records only)
+    Red when: engine/window.py `add` leaves `window_bytes_max` out of `full`
     """
     name = topic(partitions=9)
     app = reader(name)

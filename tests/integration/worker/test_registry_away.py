@@ -73,7 +73,7 @@ async def test_an_outage_pauses_its_partitions_and_known_ids_flow_on(
 
     Case: B29
     Parts: real (Kafka, PostgreSQL, HTTP on loopback), fake (the registry's answers)
-    Red when: registry.py `by_id` raises `_unknown(schema_id)` for what `_is_away` says
+    Red when: registry.py `_is_away` makes a RecordError of it instead of a DependencyError
     """
     registry.standing["/schemas/ids/7"] = schema_answer(ORDER)
     name = topic(partitions=2)
@@ -106,7 +106,7 @@ async def test_an_id_that_nobody_knows_is_dead_after_its_grace_and_its_replay_la
 
     Case: B29
     Parts: real (Kafka, PostgreSQL, HTTP on loopback, the command line), fake (the registry's answers)
-    Red when: registry.py `_not_found` takes `is_unknown` for True at the first answer
+    Red when: registry.py `_not_found` sets `is_unknown = True` at once
     """
     registry.standing["/schemas/ids/7"] = schema_answer(ORDER)
     registry.standing["/schemas/ids/9"] = NOT_FOUND
