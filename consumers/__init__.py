@@ -6,6 +6,7 @@ An application needs what is exported here and nothing else.
 from ..dlq.retry import RetryPolicy
 from ..inbox.errors import DependencyError, RecordError, TransientError
 from ..inbox.event import Event, Partition, Record
+from ..inbox.outcome import Reason
 from ..inbox.scope import Scope, cloudevents, field, header, position
 from .app import App, Consumer
 from .codecs.avro import Avro
@@ -25,6 +26,7 @@ __all__ = [
     "Json",
     "Partition",
     "Raw",
+    "Reason",
     "Record",
     "RecordError",
     "RetryPolicy",

@@ -41,14 +41,17 @@ class Declaration:
 
 
 async def look(settings: Settings, consumer: str) -> list[Declaration]:
-    """What would be declared now. Raises ConfigurationError for a consumer that the database does not know."""
-    store = open_store(settings, "restored")
-    try:
-        fences = await _fences(store, consumer)
-    finally:
-        await store.database.close()
+    """What would be declared now. Raises ConfigurationError for a consumer that neither the database nor Kafka knows.
+
+    One that only Kafka knows is a group that another program used, or one that is younger than the copy.
+    """
     cluster = Cluster(settings)
     committed = cluster.committed(consumer)
+    store = open_store(settings, "restored")
+    try:
+        fences = await _fences(store, consumer, anyway=bool(committed))
+    finally:
+        await store.database.close()
     topics = sorted({partition.topic for partition in (*fences, *committed)})
     return [
         Declaration(partition, committed.get(partition), fences.get(partition), end)
@@ -90,13 +93,13 @@ def _number(offset: int | None) -> str:
     return "-" if offset is None else str(offset)
 
 
-async def _fences(store: Store, consumer: str) -> Mapping[Partition, int | None]:
+async def _fences(store: Store, consumer: str, *, anyway: bool) -> Mapping[Partition, int | None]:
     async with store.transaction() as conn:
         await check_schema(conn, store.tables)
         f = store.tables.fence.c
         rows = await conn.execute(sa.select(f.topic, f.partition, f.kafka_offset).where(f.consumer == consumer))
         found = {Partition(row.topic, row.partition): row.kafka_offset for row in rows}
-        if found:
+        if found or anyway:
             return found
         names = (await conn.scalars(sa.select(f.consumer).distinct().order_by(f.consumer))).all()
     fix = f"name one of: {', '.join(names)}" if names else "nothing is known yet, so nothing can be missing: start it"

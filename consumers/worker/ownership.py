@@ -108,13 +108,17 @@ class Ownership:
     async def take(self, partition: Partition, epoch: int) -> Ready | Refused:
         """Take the partition, however long its dependencies are away. Raises FatalError where a person must look."""
         self._holdings.drop(partition)
+        told = ""
         while True:
             try:
                 return await self._take(partition, epoch)
             except OwnershipLost as error:
                 log.warning("takeover_refused", topic=partition.topic, partition=partition.number, why=str(error))
                 return Refused(partition, epoch)
-            except TransientError:
+            except TransientError as error:
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("takeover_waits", partition=str(partition), why=told)
                 await asyncio.sleep(ASK_AGAIN_S)
             except STORE_ERRORS as error:
                 log.warning("takeover_waits", partition=str(partition), error=type(error).__name__)
@@ -248,7 +252,7 @@ def _refusal(partition: Partition, group: str, decision: Gap | BeyondEnd | WentB
         return FatalError(
             f"the checkpoint {decision.offset} of {partition} is beyond the log's end {decision.high}:"
             " the topic was made anew or truncated",
-            fix=f"if that was meant: tidegate topic reset {partition.topic}",
+            fix=f"if that was meant: tidegate topic reset {partition.topic} --by-hand",
         )
     known = "nothing" if decision.fence_offset is None else f"only up to {decision.fence_offset}"
     return FatalError(
