@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -45,6 +45,10 @@ class BoundCommand:
     command: Command
     handler_id: int
 
+
+ENDED_ITSELF: Final = Dead(
+    Reason.REJECTED, "the handler ended the transaction of ctx.tx itself: leave commit and rollback to the framework"
+)
 
 T = TypeVar("T")
 Finish = Callable[[AsyncConnection], Awaitable[None]]
@@ -235,6 +239,10 @@ class CommandRunner:
         outgoing = tuple(publication.outgoing)
         if tx.opened is None:
             return Ended(outgoing, skipped=isinstance(outcome.value, NothingToDo))
+        if tx.ended_by_handler:
+            await tx.opened.rollback()
+            await tx.close()
+            return Ended(dead=ENDED_ITSELF)
         try:
             ended = await self._complete_in(tx, bound, event, outgoing, finish, row_id)
         except BaseException as error:

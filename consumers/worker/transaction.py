@@ -9,7 +9,7 @@ from typing import Any, final
 
 from sqlalchemy import CursorResult
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncTransaction
 
 from ...inbox import fence
 from ...inbox.errors import OwnershipLost, TransientError
@@ -20,6 +20,33 @@ from ..context import Tx
 
 class TxPoolFullError(TransientError):
     """Others hold all connections for `ctx.tx`: waiting for a place is no failure of the handler that waits."""
+
+
+@final
+class _Statements:
+    """Which tasks run a statement now: a thread's outlives the handling that it was made for."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    @contextmanager
+    def one(self) -> Generator[None]:
+        """A statement, in the current task."""
+        task = asyncio.current_task()
+        assert task is not None, "statements run in tasks"
+        self._running.add(task)
+        try:
+            yield
+        finally:
+            self._running.discard(task)
+
+    async def cut_off(self) -> None:
+        """End those of other tasks."""
+        left = self._running - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
 
 
 @final
@@ -38,8 +65,9 @@ class LazyTx:
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
         self._conn: AsyncConnection | None = None
+        self._begun: AsyncTransaction | None = None
         self._closed = False
-        self._statements: set[asyncio.Task[Any]] = set()
+        self._statements = _Statements()
 
     @property
     def opened(self) -> AsyncConnection | None:
@@ -60,33 +88,18 @@ class LazyTx:
 
     async def execute(self, statement: Any, parameters: Any = None) -> CursorResult[Any]:
         """Run one statement."""
-        with self._running():
+        with self._statements.one():
             return await (await self.connection()).execute(statement, parameters)
 
     async def scalar(self, statement: Any, parameters: Any = None) -> Any:
         """The first column of the first row, None without a row."""
-        with self._running():
+        with self._statements.one():
             return await (await self.connection()).scalar(statement, parameters)
-
-    @contextmanager
-    def _running(self) -> Generator[None]:
-        """Remember whose statement runs: a thread's outlives the handling that it was made for."""
-        task = asyncio.current_task()
-        assert task is not None, "statements run in tasks"
-        self._statements.add(task)
-        try:
-            yield
-        finally:
-            self._statements.discard(task)
 
     async def seal(self) -> None:
         """The handler is done with it: what it left running is cut off, what it begins from now on is refused."""
         self._closed = True
-        left = self._statements - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left)
+        await self._statements.cut_off()
 
     async def _open(self) -> AsyncConnection:
         try:
@@ -96,7 +109,13 @@ class LazyTx:
         held = await fence.hold(conn, self._store.tables, self._consumer, {self._partition: self._fence_epoch})
         if self._partition not in held:
             raise OwnershipLost(f"{self._partition} is held by somebody else")
+        self._begun = conn.get_transaction()
         return conn
+
+    @property
+    def ended_by_handler(self) -> bool:
+        """The handler committed or rolled back by itself: what it wrote then stands or falls without its claim."""
+        return self._conn is not None and self._conn.get_transaction() is not self._begun
 
     async def commit(self) -> None:
         """Make everything durable. An error here leaves open whether it is: the claim decides at the next attempt."""
@@ -118,21 +137,32 @@ class OpenTx:
 
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
+        self._closed = False
+        self._statements = _Statements()
 
     def __await__(self) -> Generator[Any, None, AsyncConnection]:
         return self.connection().__await__()
 
     async def connection(self) -> AsyncConnection:
         """The batch's connection."""
+        if self._closed:
+            raise RuntimeError("the handling that this transaction belongs to has ended")
         return self._conn
 
     async def execute(self, statement: Any, parameters: Any = None) -> CursorResult[Any]:
         """Run one statement."""
-        return await self._conn.execute(statement, parameters)
+        with self._statements.one():
+            return await (await self.connection()).execute(statement, parameters)
 
     async def scalar(self, statement: Any, parameters: Any = None) -> Any:
         """The first column of the first row, None without a row."""
-        return await self._conn.scalar(statement, parameters)
+        with self._statements.one():
+            return await (await self.connection()).scalar(statement, parameters)
+
+    async def seal(self) -> None:
+        """The batch goes on without this handler: what it left running is cut off, what it begins is refused."""
+        self._closed = True
+        await self._statements.cut_off()
 
 
 @final

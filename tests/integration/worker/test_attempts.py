@@ -165,6 +165,32 @@ async def test_handlers_that_hold_their_transactions_keep_nobody_from_finishing(
     assert await stage.failures() == []
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+async def test_a_handler_that_ends_the_transaction_itself_is_told_so(stage: Stage, topic: Topic, end: str) -> None:
+    """Its writes would stand or fall without the claim, and what it wrote after that without the fence."""
+    await table_of(stage)
+    name = topic(partitions=1)
+    app = reader(name)
+    letters(app, topic)
+
+    async def act(command: Do, ctx: Context) -> None:
+        connection = await ctx.tx
+        async with connection.begin_nested():
+            await write(command, ctx)
+        if command.id == "bad":
+            await getattr(connection, end)()
+            await write(command, ctx)
+
+    at_desk(app, act, retry=QUICK)
+    await stage.send(name, Sent("bad"), Sent("fine"))
+    worker = await stage.start(app)
+    await worker.until_counted("events", "do", "completed", n=1)
+    await worker.until_counted("dead", "do", "rejected", n=1)
+    assert "ended the transaction" in await stage.value("SELECT message FROM tidegate.failure")
+    expected = [("bad",), ("fine",)] if end == "commit" else [("fine",)]
+    assert await stage.rows("SELECT id FROM public.effect ORDER BY id") == expected
+
+
 async def test_waiting_for_a_place_in_the_pool_of_transactions_is_no_attempt(stage: Stage, topic: Topic) -> None:
     """One connection, and who holds it takes longer than a checkout may: the other is not dead, and not retried."""
     await table_of(stage)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tests.services.topics import Topic
 from tests.support.desk import Do
@@ -64,6 +65,53 @@ async def test_handlers_get_their_resources_and_they_are_closed_at_the_end(stage
     assert post.open
     assert await worker.stop() == 0
     assert not post.open
+
+
+@dataclass(frozen=True)
+class OrderPlaced:
+    order_id: str
+    amount: int
+
+
+class PaymentFailed(BaseModel):
+    order_id: str
+    reason: str
+
+
+async def test_payloads_are_dataclasses_and_pydantic_models_and_go_to_who_takes_them(
+    stage: Stage, topic: Topic
+) -> None:
+    """What is annotated is what comes, by the type's name; a value that does not fit its class is dead."""
+    name = topic(partitions=1)
+    app = reader(name)
+    (consumer,) = app.consumers.values()
+    topic(partitions=1, name=f"{name}.{consumer.name}.dlq")
+    made: list[object] = []
+
+    @app.handler(Do)
+    def do(command: Do) -> None: ...
+
+    @consumer.command("placed")
+    def placed(event: Event[OrderPlaced]) -> None:
+        made.append(event.value)
+
+    @consumer.command("either")
+    def either(event: Event[OrderPlaced | PaymentFailed]) -> Do:
+        made.append(event.value.order_id)
+        return Do(event.id_text, {})
+
+    await stage.send(
+        name,
+        Sent("1", {"order_id": "o1", "amount": 7}, type="OrderPlaced"),
+        Sent("2", {"order_id": "o2", "reason": "card"}, type="PaymentFailed"),
+        Sent("3", {"order_id": "o3", "amount": "seven"}, type="OrderPlaced"),
+    )
+    worker = await stage.start(app)
+    await worker.until_counted("events", "either", "completed", n=2)
+    await worker.until_counted("events", "placed", "skipped", n=1)
+    assert OrderPlaced("o1", 7) in made
+    assert {"o1", "o2"} < {*made}
+    assert await stage.failures() == [(f"{name}/0@2", "dead", "schema_incompatible")]
 
 
 async def test_everything_that_is_wrong_with_an_app_is_told_at_once(stage: Stage, topic: Topic) -> None:
