@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -30,14 +29,15 @@ from ..inbox.errors import DependencyError, FatalError, OwnershipLost
 from ..inbox.event import Event, Partition
 from ..inbox.failure_rows import Place
 from ..inbox.failure_rows import linked as linked_row
-from ..inbox.faults import classify
-from ..inbox.holding import Holding, Holdings
+from ..inbox.faults import Fault, classify
+from ..inbox.holding import Holdings
 from ..inbox.meter import Meter
 from ..inbox.moving import judge, raise_checkpoints
-from ..inbox.outcome import Dead, Reason
-from ..inbox.store import Store
+from ..inbox.outcome import Reason
+from ..inbox.store import STORE_ERRORS, Store
+from .attempt import Attempt, Result
 from .batch import Batch, BoundProjection
-from .verdicts import NO_VERDICTS, Admitted, Search, Verdicts, admit, conflict, pieces_of
+from .verdicts import NO_VERDICTS, Admitted, Search, Verdicts, admit, pieces_of
 
 
 class ConflictsFound(Exception):
@@ -77,6 +77,7 @@ class Applier:
         self._wrote_outbox = wrote_outbox
         self._retry = retry or RetryPolicy()
         self._optimistic = True
+        self._constraints_now = False
         self._lock = asyncio.Lock()
 
     async def raise_to(self, points: Mapping[Partition, tuple[int, int]]) -> None:
@@ -94,7 +95,13 @@ class Applier:
         FatalError where the process must leave.
         """
         async with self._lock:
-            lost, failed = await self._together(batch)
+            try:
+                lost, failed = await self._together(batch)
+            except STORE_ERRORS as error:
+                if self._constraints_now or classify(error) is not Fault.DATA:
+                    raise
+                self._constraints_now = True  # only a deferred constraint is refused at the commit
+                lost, failed = await self._together(batch)
             for bound, error in failed:
                 lost |= await self._settle(batch, bound, error)
         return lost
@@ -106,7 +113,7 @@ class Applier:
         failed: list[tuple[BoundProjection, Exception]] = []
         staying = self._projections
         while staying:
-            attempt = _Attempt(batch, alone=len(self._projections) == 1)
+            attempt = Attempt(batch, alone=len(self._projections) == 1)
             try:
                 await self._transact(attempt, staying)
             except _Left as left:
@@ -117,7 +124,7 @@ class Applier:
             return attempt.lost, failed + attempt.failed
         return frozenset(), failed
 
-    async def _transact(self, attempt: _Attempt, projections: Sequence[BoundProjection]) -> None:
+    async def _transact(self, attempt: Attempt, projections: Sequence[BoundProjection]) -> None:
         """Steps 1 to 8. Raises _Left where a projection's failure undoes everything."""
         async with self._store.transaction() as conn:
             await self._hold(conn, attempt, projections)
@@ -126,7 +133,7 @@ class Applier:
                 await self._savepoint(conn, attempt, bound)
             await self._close(conn, attempt)
 
-    async def _savepoint(self, conn: AsyncConnection, attempt: _Attempt, bound: BoundProjection) -> None:
+    async def _savepoint(self, conn: AsyncConnection, attempt: Attempt, bound: BoundProjection) -> None:
         """One projection's part. Alone it needs no savepoint: its failure undoes the whole transaction."""
         savepoint = None if attempt.alone else await conn.begin_nested()
         try:
@@ -144,7 +151,7 @@ class Applier:
 
     # ------------------------------------------------------------------------------------------------- the pieces
 
-    async def _hold(self, conn: AsyncConnection, attempt: _Attempt, projections: Sequence[BoundProjection]) -> None:
+    async def _hold(self, conn: AsyncConnection, attempt: Attempt, projections: Sequence[BoundProjection]) -> None:
         """Step 1: who may write, and what that leaves of the batch for each projection."""
         fences = self._holdings.fences(attempt.batch.partitions)
         held = await fence.hold(conn, self._tables, self._consumer, fences)
@@ -156,7 +163,7 @@ class Applier:
         attempt.lost = frozenset(attempt.batch.partitions) - frozenset(attempt.holdings)
         attempt.events = {bound.key: attempt.batch.events_of(bound, attempt.holdings) for bound in projections}
 
-    async def _probe(self, conn: AsyncConnection, attempt: _Attempt, projections: Sequence[BoundProjection]) -> None:
+    async def _probe(self, conn: AsyncConnection, attempt: Attempt, projections: Sequence[BoundProjection]) -> None:
         """Step 3: what stands in the failure table already."""
         generations = await claim.lock_generations(conn, self._tables, [bound.handler_id for bound in projections])
         if generations.failing:
@@ -165,7 +172,7 @@ class Applier:
             attempt.known = await claim.probe(conn, self._tables, keys, sorted(ids), generations, newest=False)
 
     async def _project(
-        self, conn: AsyncConnection, attempt: _Attempt, bound: BoundProjection, verdicts: Verdicts
+        self, conn: AsyncConnection, attempt: Attempt, bound: BoundProjection, verdicts: Verdicts
     ) -> None:
         """Steps 4 and 5: claims, then the user's function on what is new."""
         admitted = await self._admit(conn, attempt, bound, verdicts)
@@ -174,11 +181,11 @@ class Applier:
         started = time.perf_counter()
         published: list[outbox.NewOutgoing] = []
         for piece in pieces_of(admitted.fresh, verdicts.starts):
-            published += await bound.run(piece, conn)
-        attempt.results.append(_Result(bound, admitted, published, time.perf_counter() - started))
+            published += await bound.run(piece, conn, constraints_now=self._constraints_now)
+        attempt.results.append(Result(bound, admitted, published, time.perf_counter() - started))
 
     async def _admit(
-        self, conn: AsyncConnection, attempt: _Attempt, bound: BoundProjection, verdicts: Verdicts
+        self, conn: AsyncConnection, attempt: Attempt, bound: BoundProjection, verdicts: Verdicts
     ) -> Admitted:
         admitted = admit(attempt.events[bound.key], attempt.known, bound.key, verdicts.dead)
         rows = sorted([(event.event_id, event.payload_hash) for event in admitted.fresh])
@@ -190,7 +197,7 @@ class Applier:
         admitted.judge_rest()
         return admitted
 
-    async def _close(self, conn: AsyncConnection, attempt: _Attempt) -> None:
+    async def _close(self, conn: AsyncConnection, attempt: Attempt) -> None:
         """Steps 6 to 8: rows of repeats, records to go out, checkpoints."""
         await self._link(conn, attempt)
         attempt.outgoing += [record for result in attempt.results for record in result.published]
@@ -200,7 +207,7 @@ class Applier:
         ]
         judge(await checkpoint.move(conn, self._tables, attempt.moves), len(attempt.moves))
 
-    async def _link(self, conn: AsyncConnection, attempt: _Attempt) -> None:
+    async def _link(self, conn: AsyncConnection, attempt: Attempt) -> None:
         """A repeat of what stands in the failure table is linked to it: visible, not run, ending with it."""
         rows = [
             linked
@@ -211,7 +218,7 @@ class Applier:
         if rows:
             await failure.link(conn, self._tables, rows)
 
-    def _linked(self, attempt: _Attempt, bound: BoundProjection, event: Event[Any]) -> failure.NewFailure | None:
+    def _linked(self, attempt: Attempt, bound: BoundProjection, event: Event[Any]) -> failure.NewFailure | None:
         original = attempt.buried.get((bound.key, event.event_id))
         if original is None:
             found = attempt.known.failures.get(claim.ClaimKey(*bound.key, event.event_id), ())
@@ -222,7 +229,7 @@ class Applier:
         incarnation = attempt.holdings[Partition(event.topic, event.partition)].incarnation
         return linked_row(Place(*bound.key, incarnation), event, original, now=self._clock.now())
 
-    def _confirm(self, attempt: _Attempt) -> None:
+    def _confirm(self, attempt: Attempt) -> None:
         """The commit was answered: from here on the checkpoints are what we remember."""
         for move in attempt.moves:
             holding = attempt.holdings[Partition(move.topic, move.partition)]
@@ -239,10 +246,10 @@ class Applier:
     async def _settle(self, batch: Batch, bound: BoundProjection, error: Exception) -> frozenset[Partition]:
         """Retry within the policy's bounds, then find the bad events; ends with every event of the batch settled."""
         state = RetryState()
-        verdicts = Verdicts({})
+        verdicts = NO_VERDICTS
         while True:
             if isinstance(error, ConflictsFound):
-                verdicts = Verdicts({**verdicts.dead, **{id(event): conflict() for event in error.events}})
+                verdicts = verdicts.with_conflicts(error.events)
             else:
                 state, verdicts = await self._after_failure(batch, bound, error, state, verdicts)
             try:
@@ -257,11 +264,12 @@ class Applier:
     ) -> tuple[RetryState, Verdicts]:
         """Wait before another try, or find out which events no try will help."""
         if not isinstance(await self._decision(error), Transient):
-            return state, await self._bisect(batch, bound, verdicts, patient=True)
+            return state, await self._bisect(batch, bound, Search(verdicts, state.attempts_total + 1, patient=True))
         state = state.failed(exception_type(error), self._clock.monotonic_s())
         delay_s = self._retry.next_delay_s(state, self._clock.random())
         if delay_s is None:
-            return RetryState(), await self._bisect(batch, bound, verdicts, patient=False)
+            search = Search(verdicts, state.attempts_total, patient=False)
+            return RetryState(), await self._bisect(batch, bound, search)
         self._meter.retried(bound.name, 1)
         first = next(event for stretch in batch.stretches for event in stretch.events)
         report_retry(first, bound.name, PROJECTION, error, state.attempts_total, delay_s)
@@ -282,11 +290,11 @@ class Applier:
 
     async def _alone(self, batch: Batch, bound: BoundProjection, verdicts: Verdicts) -> frozenset[Partition]:
         """The projection's own transaction, with the dead events' rows and letters in it (steps 1 to 8)."""
-        attempt = _Attempt(batch, alone=True)
+        attempt = Attempt(batch, alone=True)
         async with self._store.transaction() as conn:
             await self._hold(conn, attempt, [bound])
             dead = [event for event in attempt.events[bound.key] if id(event) in verdicts.dead]
-            buried = [self._bury(attempt, bound, event, verdicts.dead[id(event)]) for event in dead]
+            buried = [self._bury(attempt, bound, event, verdicts) for event in dead]
             places = await failure.draw_places(conn, self._tables, [row for row, _ in buried])
             await self._probe(conn, attempt, [bound])
             await self._project(conn, attempt, bound, verdicts)
@@ -304,16 +312,16 @@ class Applier:
             report_dead(event, bound.name, PROJECTION, verdicts.dead[id(event)])
         return attempt.lost
 
-    def _bury(self, attempt: _Attempt, bound: BoundProjection, event: Event[Any], dead: Dead) -> Buried:
+    def _bury(self, attempt: Attempt, bound: BoundProjection, event: Event[Any], verdicts: Verdicts) -> Buried:
         incarnation = attempt.holdings[Partition(event.topic, event.partition)].incarnation
         place = Place(*bound.key, incarnation)
-        return self._burial.bury(place, bound.name, event, dead)
+        attempts = verdicts.attempts.get(id(event), 1)
+        return self._burial.bury(place, bound.name, event, verdicts.dead[id(event)], attempts=attempts)
 
-    async def _bisect(self, batch: Batch, bound: BoundProjection, verdicts: Verdicts, *, patient: bool) -> Verdicts:
-        """Find the events that fail, in transactions that end in rollback. `patient`: what time may heal is left."""
-        search = Search(dict(verdicts.dead), patient)
+    async def _bisect(self, batch: Batch, bound: BoundProjection, search: Search) -> Verdicts:
+        """Find the events that fail, in transactions that end in rollback."""
         while True:
-            attempt = _Attempt(batch, alone=True)
+            attempt = Attempt(batch, alone=True)
             async with self._store.trial() as conn:
                 await self._hold(conn, attempt, [bound])
                 await self._probe(conn, attempt, [bound])
@@ -332,7 +340,7 @@ class Applier:
             piece = search.pieces[place]
             savepoint = await conn.begin_nested()
             try:
-                await bound.run(piece, conn)
+                await bound.run(piece, conn, constraints_now=self._constraints_now)
             except HandlerRaised as raised:
                 is_over = conn.invalidated
                 if not is_over:
@@ -345,50 +353,6 @@ class Applier:
             await savepoint.commit()
             place += 1
         return True
-
-
-@dataclass(slots=True)
-class _Result:
-    bound: BoundProjection
-    admitted: Admitted
-    published: list[outbox.NewOutgoing]
-    seconds: float
-
-
-class _Attempt:
-    """One transaction's worth of state; thrown away with it."""
-
-    __slots__ = (
-        "alone",
-        "batch",
-        "buried",
-        "events",
-        "failed",
-        "holdings",
-        "known",
-        "lost",
-        "moves",
-        "outgoing",
-        "results",
-    )
-
-    def __init__(self, batch: Batch, *, alone: bool) -> None:
-        self.batch = batch
-        self.alone = alone
-        self.holdings: dict[Partition, Holding] = {}
-        self.lost: frozenset[Partition] = frozenset()
-        self.events: dict[tuple[int, int], list[Event[Any]]] = {}
-        self.known = claim.Probe()
-        self.results: list[_Result] = []
-        self.outgoing: list[outbox.NewOutgoing] = []
-        self.moves: list[checkpoint.Move] = []
-        self.failed: list[tuple[BoundProjection, Exception]] = []
-        self.buried: dict[tuple[tuple[int, int], bytes], int] = {}
-        """(handler and version, event id) -> the failure row that this transaction put."""
-
-    def forget(self, bound: BoundProjection) -> None:
-        """Its savepoint was rolled back."""
-        self.results = [result for result in self.results if result.bound is not bound]
 
 
 class _Left(Exception):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, final
 
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..dlq.guard import HandlerRaised, Raised, guarded
@@ -39,12 +41,25 @@ class BoundProjection:
         """(handler id, version): whose claims and checkpoints these are."""
         return (self.handler_id, self.projection.version)
 
-    async def run(self, events: Events, conn: AsyncConnection) -> list[NewOutgoing]:
-        """Run the function within its deadline; gives back what it published. Raises HandlerRaised."""
+    async def run(self, events: Events, conn: AsyncConnection, *, constraints_now: bool = False) -> list[NewOutgoing]:
+        """Run the function within its deadline; gives back what it published. Raises HandlerRaised.
+
+        `constraints_now` checks deferred constraints right behind it, while it can be told whose event broke one.
+        """
         outcome = await guarded(self.project(events, conn), self.projection.deadline_s)
         if isinstance(outcome, Raised):
             raise HandlerRaised(outcome.error)
+        if constraints_now:
+            await _check_constraints(conn)
         return list(outcome.value)
+
+
+async def _check_constraints(conn: AsyncConnection) -> None:
+    try:
+        await conn.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
+        await conn.execute(sa.text("SET CONSTRAINTS ALL DEFERRED"))
+    except DBAPIError as error:
+        raise HandlerRaised(error) from error
 
 
 @dataclass(frozen=True, slots=True)

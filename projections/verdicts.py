@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 from ..dlq.failure_text import dead as dead_outcome
@@ -24,6 +24,12 @@ class Verdicts:
     starts: frozenset[int] = frozenset()
     """id(event) of the first event of each piece that went well by itself: the whole may not (two upserts of one key
     in one statement, say), so the pieces are handed over as they were tried."""
+    attempts: Mapping[int, int] = field(default_factory=dict[int, int])
+    """id(event) -> how often its batch was tried before; 1 where nothing is said."""
+
+    def with_conflicts(self, events: Iterable[Event[Any]]) -> Verdicts:
+        """The same, and these are conflicts."""
+        return replace(self, dead={**self.dead, **{id(event): conflict() for event in events}})
 
 
 NO_VERDICTS: Final = Verdicts({})
@@ -127,10 +133,18 @@ def _set_aside(admitted: Admitted, known: Probe, key: tuple[int, int]) -> None:
 
 @final
 class Search:
-    """A bisection's state: pieces in their order, and the events that no try will help."""
+    """A bisection's state: pieces in their order, and the events that no try will help.
 
-    def __init__(self, dead: dict[int, Dead], patient: bool) -> None:
-        self.dead = dead
+    Args:
+        before: what was found earlier.
+        attempts: how often the batch was tried by now.
+        patient: what time may heal is left.
+    """
+
+    def __init__(self, before: Verdicts, attempts: int, *, patient: bool) -> None:
+        self.dead = dict(before.dead)
+        self._before = before
+        self._attempts = attempts
         self.pieces: list[Events] = []
         self._patient = patient
         self._begun = False
@@ -156,7 +170,8 @@ class Search:
 
     def verdicts(self) -> Verdicts:
         """What was found."""
-        return Verdicts(self.dead, frozenset(id(piece[0]) for piece in self.pieces))
+        attempts = {number: self._before.attempts.get(number, self._attempts) for number in self.dead}
+        return Verdicts(self.dead, frozenset(id(piece[0]) for piece in self.pieces), attempts)
 
 
 def _reason(decision: Decision | None) -> Reason:

@@ -173,6 +173,7 @@ async def test_an_event_that_stays_transient_is_dead_as_exhausted(stage: Stage, 
     await worker.until_counted("events", "effects", "completed", n=1)
     assert await stage.failures() == [("never", "dead", "exhausted")]
     assert worker.metrics.value("retries", "effects") == 4
+    assert await stage.value("SELECT attempts FROM tidegate.failure") == 5
     assert trouble.calls["never"] < 10
 
 
@@ -198,6 +199,26 @@ async def test_a_batch_that_fails_only_as_a_whole_is_applied_in_pieces(stage: St
     await worker.until_counted("events", "latest", "completed", n=4)
     assert await stage.value("SELECT n FROM public.latest") == 3
     assert await stage.failures() == []
+
+
+async def test_an_event_that_breaks_a_deferred_constraint_is_dead_and_only_it(stage: Stage, topic: Topic) -> None:
+    """The database refuses the commit, when no function runs any more: the bad event is found all the same.
+
+    Case: B36
+    Parts: real (Kafka, PostgreSQL)
+    Red when: projections/batch.py `run` leaves out `_check_constraints`
+    """
+    await stage.execute("CREATE TABLE public.effect (id text, n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    name = topic(partitions=1)
+    app = reader(name)
+    topic(partitions=1, name=letters_of(name, app))
+    troubled(app)
+    await stage.send(name, Sent("a", {"n": 1}), Sent("b", {"n": 1}), Sent("c", {"n": 2}))
+    worker = await stage.start(app)
+    await worker.until_counted("events", "effects", "completed", n=2)
+    assert await stage.failures() == [("b", "dead", "rejected")]
+    assert await stage.rows("SELECT id FROM public.effect ORDER BY id") == [("a",), ("c",)]
+    await worker.until_counted("outbox_published", "delivered", n=1)
 
 
 async def test_a_projection_past_its_deadline_is_tried_again_and_the_others_go_on(stage: Stage, topic: Topic) -> None:

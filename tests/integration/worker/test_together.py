@@ -72,7 +72,7 @@ async def test_a_worker_that_is_cut_off_anywhere_leaves_no_open_transaction_and_
 
     Case: B47
     Parts: real (Kafka, PostgreSQL)
-    Red when: worker/worker.py `cancel_all` leaves out `await asyncio.wait(tasks)`
+    Red when: worker/run.py `run_consumer` leaves out `store.database.close`
     """
     await table_of(stage)
     name = topic(partitions=2)

@@ -182,6 +182,7 @@ async def test_a_topic_that_is_made_anew_under_a_running_worker_is_noticed(
     await stage.send(name, Sent("new"))
     error = await worker.ends(60)
     assert isinstance(error, FatalError)
+    assert "was deleted and made anew" in str(error)
     assert f"tidegate topic reset {name}" in str(error)
     assert await stage.value("SELECT count(*) FROM public.effect") == 3
 

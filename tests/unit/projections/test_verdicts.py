@@ -8,7 +8,7 @@ from tidegate.dlq.rules import DeadNow, Transient
 from tidegate.inbox.claim import ClaimKey, FailureFound, Probe
 from tidegate.inbox.event import Event, Partition, Record
 from tidegate.inbox.outcome import Dead, FailureState, Reason
-from tidegate.projections.verdicts import Search, admit, conflict, pieces_of
+from tidegate.projections.verdicts import NO_VERDICTS, Search, admit, conflict, pieces_of
 
 KEY = (7, 1)
 REJECTED = Dead(Reason.REJECTED, "refused")
@@ -79,7 +79,7 @@ def test_pieces_are_cut_before_their_first_events() -> None:
 
 def test_a_search_ends_with_a_verdict_for_each_bad_event_and_pieces_of_good_ones() -> None:
     events = [event(n, b"%d" % n) for n in range(8)]
-    search = Search({}, patient=False)
+    search = Search(NO_VERDICTS, 1, patient=False)
     search.begin(events)
     place = 0
     while place < len(search.pieces):
@@ -93,7 +93,7 @@ def test_a_search_ends_with_a_verdict_for_each_bad_event_and_pieces_of_good_ones
 
 def test_a_patient_search_leaves_what_time_heals_a_piece_of_its_own() -> None:
     only = event(0, b"a")
-    patient, last = Search({}, patient=True), Search({}, patient=False)
+    patient, last = Search(NO_VERDICTS, 1, patient=True), Search(NO_VERDICTS, 1, patient=False)
     for search in (patient, last):
         search.begin([only])
     assert patient.failed(0, Transient(), OSError()) == 1
