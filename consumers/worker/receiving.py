@@ -151,7 +151,10 @@ class Receiver:
             puts = await failure.put(conn, self._store.tables, [row for row, _ in fresh], places)
             await outbox.put(conn, self._store.tables, letters_of(puts, fresh))
         self._wrote_letters()
+        made = {pair.row.record_offset for pair, put in zip(fresh, puts, strict=True) if put.created}
         for reject in part.taken.rejects:
+            if reject.record.offset not in made:
+                continue  # delivered again: its row and letter are there
             self._meter.dead(RESERVED, reject.reason, 1)
             report_dead(Event(None, reject.record), RESERVED, RECORD, Dead(reject.reason, reject.message))
         return True

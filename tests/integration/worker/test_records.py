@@ -127,6 +127,7 @@ async def test_what_cannot_be_decoded_is_a_letter_once_however_often_it_is_deliv
     await worker.until(committed(stage, 3))
     assert await stage.value("SELECT count(*) FROM tidegate.failure") == 1
     assert await stage.value("SELECT count(*) FROM tidegate.outbox") == 1
+    assert worker.events("", "failed") == 0
     (letter,) = await stage.read(letters, 1)
     assert (letter.key, letter.value) == (b"\xfe", b"hello")
     assert letter.headers[:6] == ((ID, b"b"), ("type", b"Thing"), *odd)
