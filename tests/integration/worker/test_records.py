@@ -152,10 +152,12 @@ async def test_a_repaired_record_is_handled_once_by_every_handler_and_its_id_is_
     await worker.until_counted("outbox_published", "delivered", n=1)
     await worker.until_counted("events", "items", "completed", n=1)
     (failure_id,) = (await stage.rows("SELECT id FROM tidegate.failure"))[0]
+    assert await worker.stop() == 0  # a running one may remember for a second that the schema is missing
     save(tmp_path, {2: ITEM})
     assert len((await stage.replay(failure_id)).replayed) == 1
-    await worker.until_counted("events", "items", "completed", n=2)
-    await worker.until_counted("events", "effects", "completed", n=2)
+    worker = await stage.start(app)
+    await worker.until_counted("events", "items", "completed", n=1)
+    await worker.until_counted("events", "effects", "completed", n=1)
     assert [cause for _, cause in (await stage.replay(failure_id)).refused] == ["no letter is known under this id"]
     await stage.send(name, early)
     await worker.until_counted("dedup_hits", "items", n=1)
