@@ -22,6 +22,7 @@ async def register_handlers(conn: AsyncConnection, t: Tables, consumer: str, nam
             INSERT INTO {handler} (consumer, name)
             SELECT :consumer, u.name FROM unnest(CAST(:names AS text[])) u (name)
              WHERE NOT EXISTS (SELECT FROM {handler} h WHERE h.consumer = :consumer AND h.name = u.name)
+             ORDER BY u.name COLLATE "C"
             ON CONFLICT DO NOTHING
         """),
         {"consumer": consumer, "names": wanted},

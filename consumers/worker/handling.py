@@ -19,7 +19,7 @@ from ..context import BlockingContext, Context, HeaderMap, Tx
 from ..injection import Wants, pick
 from ..routing import class_of
 from .publishing import Publication
-from .transaction import BlockingTx, OpenTx
+from .transaction import BlockingTx
 
 
 @final
@@ -118,7 +118,8 @@ class Mediator:
         loop = asyncio.get_running_loop()
         blocking = BlockingHandlerContext(context, loop) if context is not None else None
         arguments = self._with_context(function, wants, len(subjects), blocking)
-        given = [BlockingTx(OpenTx(s), loop) if isinstance(s, AsyncConnection) else s for s in subjects]
+        tx = BlockingTx(context.tx, loop) if context is not None else None
+        given = [tx if isinstance(subject, AsyncConnection) else subject for subject in subjects]
         return await loop.run_in_executor(self._threads, _in_thread, lambda: function(*given, **arguments))
 
     def _with_context(

@@ -277,10 +277,13 @@ class Assembly:
         mediator, encoder, running, name = self._mediator, self._encoder, self._running, projection.name
 
         async def project(events: Sequence[Event[Any]], tx: AsyncConnection) -> Sequence[NewOutgoing]:
-            publication = Publication(encoder, name, events[-1])
-            context = HandlerContext(events[-1], 1, OpenTx(tx), publication)
-            with running.handling(name, events[0]):
-                await mediator.call(projection.function, wants, (events, tx), context)
+            publication, open_tx = Publication(encoder, name, events[-1]), OpenTx(tx)
+            context = HandlerContext(events[-1], 1, open_tx, publication)
+            try:
+                with running.handling(name, events[0]):
+                    await mediator.call(projection.function, wants, (events, tx), context)
+            finally:  # a thread that runs on past its deadline must not write into what the others commit
+                await open_tx.seal()
             return publication.outgoing
 
         return BoundProjection(projection, self._registered.handler_ids[name], project)
