@@ -11,8 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 RUN = """
-import subprocess, sys, time
+import signal, subprocess, sys
 from tests.services import leftovers
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a child that nobody waits for is gone when it ended
 end = leftovers.watch()
 child = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print('up', flush=True); signal.pause()"
 command = [sys.executable, "-c", child]
