@@ -28,7 +28,7 @@ from benchmarks.report import report
 from benchmarks.worker import SUMS, TABLES
 from tests.services import database, kafka, postgres, topics
 from tidegate.consumers import App, Avro, Event, header
-from tidegate.consumers.cli.running import SWITCH_INTERVAL_S
+from tidegate.consumers.cli.running import tune_interpreter
 from tidegate.consumers.health import HealthBoard
 from tidegate.consumers.layers import load
 from tidegate.consumers.metrics import Metrics
@@ -124,7 +124,7 @@ def main() -> None:
         bootstrap, topic, rate, seconds = given.produce
         produce(bootstrap, topic, int(rate), float(seconds))
         return
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    tune_interpreter()
     with (
         kafka.running() as bootstrap,
         postgres.running(durable=True) as server,

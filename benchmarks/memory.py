@@ -28,7 +28,7 @@ from benchmarks.orders import FRAME, ID_HEADER, PARTITIONS, SCHEMA, SCHEMAS, Ord
 from benchmarks.report import report
 from tests.services import database, kafka, postgres, topics
 from tidegate.consumers import App, Avro, Event, header
-from tidegate.consumers.cli.running import SWITCH_INTERVAL_S
+from tidegate.consumers.cli.running import tune_interpreter
 from tidegate.consumers.health import HealthBoard
 from tidegate.consumers.layers import load
 from tidegate.consumers.metrics import Metrics
@@ -104,7 +104,7 @@ def main() -> None:
     arguments.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
     given = arguments.parse_args()
     if given.work:
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        tune_interpreter()
         url, bootstrap, topic, count = given.work
         uvloop.run(work(url, bootstrap, topic, int(count)))
         return

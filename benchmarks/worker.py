@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from benchmarks.orders import ID_HEADER, SCHEMAS, OrderPlaced
 from tidegate.consumers import App, Avro, Event, header
-from tidegate.consumers.cli.running import SWITCH_INTERVAL_S
+from tidegate.consumers.cli.running import tune_interpreter
 from tidegate.consumers.health import HealthBoard
 from tidegate.consumers.layers import load
 from tidegate.consumers.metrics import Metrics
@@ -95,7 +95,7 @@ async def _still(running: asyncio.Future[int], seconds: float) -> None:
 def main() -> None:
     """Measure once and print the figure as JSON."""
     url, bootstrap, topic, count = sys.argv[1:5]
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    tune_interpreter()
     print(json.dumps({"events_per_s": uvloop.run(measure(url, bootstrap, topic, int(count)))}))
 
 

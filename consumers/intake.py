@@ -46,22 +46,30 @@ class EventIntake:
         self._count_unmatched = count_unmatched
         self._identify = identifier(consumer.event_id)
         self._by_position = isinstance(consumer.event_id, FromPosition)
+        self._require_key = consumer.require_key
+        self._scope = None if consumer.scope == Scope() else consumer.scope
         self._prefixes: dict[tuple[str, str, bytes], bytes] = {}
+        self._last_type: str | None = None
+        self._last_class: type = type(None)
+        self._last_route = router.tombstone
 
     def take(self, partition: Partition, epoch: int, records: list[Record]) -> Taken:
         """Decode one partition's consecutive records. A dependency that is away ends the run early, losing nothing."""
         decoded, stall = self._decode(records)
         sorting = _Sorting()
+        events, make = sorting.events, self._event
         for record, result in zip(records, decoded, strict=False):
             try:
-                event, route = self._event(record, result)
+                event, route = make(record, result)
             except RecordError as error:
                 sorting.rejects.append(Rejected(record, error.reason, str(error)))
                 continue
-            if route.is_empty:
+            if route.lanes:
+                sorting.mark(route.lanes)
+            elif not route.projections:
                 self._unmatched(sorting, record, event)
-            else:
-                sorting.add(event, route)
+                continue
+            events.append(event)
         stalled_at = records[len(decoded)].offset if stall is not None else None
         return sorting.taken(stalled_at, stall)
 
@@ -88,10 +96,15 @@ class EventIntake:
             return self._tombstone(record)
         if isinstance(decoded, RecordError):
             raise decoded
-        if record.key is None and self._consumer.require_key:
+        if self._require_key and record.key is None:
             raise RecordError(Reason.NO_KEY, "the record has no key, and this consumer requires one")
         value, type_name = decoded.value, decoded.type
-        return self._identified(record, value, type_name), self._router.route(type_name, class_of(value))
+        event = self._identified(record, value, type_name)
+        if type_name is self._last_type and class_of(value) is self._last_class:
+            return event, self._last_route  # records of one type come in runs
+        route = self._last_route = self._router.route(type_name, class_of(value))
+        self._last_type, self._last_class = type_name, class_of(value)
+        return event, route
 
     def _tombstone(self, record: Record) -> tuple[Event[Any], Route]:
         if record.key is None:
@@ -99,8 +112,8 @@ class EventIntake:
         return self._identified(record, None, ""), self._router.tombstone
 
     def _identified(self, record: Record, value: Any, type_name: str) -> Event[Any]:
-        scope = self._consumer.scope
-        tenant = record.header(scope.tenant.name) if scope.tenant is not None else None
+        scope = self._scope
+        tenant = None if scope is None or scope.tenant is None else record.header(scope.tenant.name)
         if self._by_position or (value is None and isinstance(self._consumer.event_id, FromField)):
             incarnation = self._incarnations.get(record.topic, 0)
             event_id = position_id16(record.topic, incarnation, record.partition, record.offset)
@@ -108,16 +121,11 @@ class EventIntake:
         else:
             id_text = self._identify(record, value)
             event_id = event_id16(self._prefix(record.topic, type_name, tenant or b""), id_text)
-        return Event(
-            value,
-            record,
-            type=type_name,
-            event_id=event_id,
-            id_text=id_text,
-            payload_hash=payload_hash8(record.value),
-            tenant=None if tenant is None else tenant.decode("utf-8", "replace"),
-            brand=_brand(record, scope),
-        )
+        payload_hash = payload_hash8(record.value)
+        if scope is None:
+            return Event(value, record, type_name, event_id, id_text, payload_hash)
+        tenant_text = None if tenant is None else tenant.decode("utf-8", "replace")
+        return Event(value, record, type_name, event_id, id_text, payload_hash, tenant_text, _brand(record, scope))
 
     def _prefix(self, topic: str, type_name: str, tenant: bytes) -> bytes:
         prefix = self._prefixes.get((topic, type_name, tenant))
@@ -137,27 +145,24 @@ class EventIntake:
 class _Sorting:
     """The outcome of one take, as it grows."""
 
-    __slots__ = ("events", "lanes", "rejects", "size_bytes")
+    __slots__ = ("events", "lanes", "rejects")
 
     def __init__(self) -> None:
         self.events: list[Event[Any]] = []
         self.lanes: dict[str, list[int]] = {}
         self.rejects: list[Rejected] = []
-        self.size_bytes = 0
 
-    def add(self, event: Event[Any], route: Route) -> None:
-        record = event.record
-        self.size_bytes += len(record.key or b"") + len(record.value or b"")
-        for lane in route.lanes:
+    def mark(self, lanes: tuple[str, ...]) -> None:
+        """The event that comes next is for these."""
+        for lane in lanes:
             self.lanes.setdefault(lane, []).append(len(self.events))
-        self.events.append(event)
 
     def taken(self, stalled_at: int | None, stall: DependencyError | None) -> Taken:
         return Taken(
             events=tuple(self.events),
             rejects=tuple(self.rejects),
             lanes={name: tuple(indexes) for name, indexes in self.lanes.items()},
-            size_bytes=self.size_bytes,
+            size_bytes=sum([len(e.record.key or b"") + len(e.record.value or b"") for e in self.events]),
             stalled_at=stalled_at,
             stall=stall,
         )

@@ -223,8 +223,8 @@ class Worker(_Strict):
     """How much a process takes at once, and how it leaves."""
 
     window_records_max: Count = Field(
-        default=50_000,
-        description="Records in memory before partitions pause: ten batches, so that the database never waits. They "
+        default=25_000,
+        description="Records in memory before partitions pause: five batches, so that the database never waits. They "
         "resume at half of it.",
     )
     window_bytes_max: Annotated[int, BeforeValidator(_whole), Field(ge=MEBIBYTE)] = Field(

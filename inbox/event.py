@@ -110,7 +110,6 @@ class Event(Generic[T]):
         self,
         value: T,
         record: Record | None = None,
-        *,
         type: str = "",
         event_id: bytes = b"\0" * 16,
         id_text: str | bytes = "",

@@ -7,6 +7,10 @@ and an id of 6,000 characters takes as little room in an index as one of six.
 from __future__ import annotations
 
 import hashlib
+import struct
+from typing import Final
+
+_LONG: Final = struct.Struct(">q").unpack
 
 ID_BYTES = 16
 """128 bits: among 10^12 ids the chance of a single collision is below 10^-14."""
@@ -41,7 +45,8 @@ def payload_hash8(value: bytes | None) -> int:
     """A signed 64-bit hash of the value, telling a repeat from a conflict. A tombstone is not an empty value."""
     if value is None:
         return 0
-    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "big", signed=True)
+    found: int = _LONG(hashlib.blake2b(value, digest_size=8).digest())[0]
+    return found
 
 
 def key_hash16(key: bytes) -> bytes:

@@ -42,8 +42,9 @@ POLL_S: Final = 0.02
 LINGER_S: Final = 0.002
 """How long a read waits for more records behind the first: enough to make batches, too little to be felt."""
 
-READ_MAX: Final = 2_000
-"""Records in one read: the intake's work on them (about 10 ms) is what a command in the mail waits for."""
+READ_MAX: Final = 5_000
+"""Records in one read, as many as the largest batch takes: the intake's work on them (about 30 ms) is what a command in
+the mail waits for."""
 
 READ_SHARE: Final = 8
 """One read may hold this part of the memory budget; the average size of the records so far says how many that is."""
