@@ -16,7 +16,7 @@ from typing import Final
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tidegate.consumers import App, Context, Event, Json, header
+from tidegate.consumers import App, Context, Event, Json, RetryPolicy, header
 
 TABLES: Final = (
     "CREATE TABLE public.sums (customer text PRIMARY KEY, total bigint NOT NULL)",
@@ -36,6 +36,9 @@ TABLES: Final = (
 look at it, stop its process, or end its session, knowing where it stands."""
 
 BRAKES: Final = ("sums", "book", "commit", "commit-of-book", "checkpoint")
+
+MANY: Final = RetryPolicy(attempts_max=50, cap_s=1.0)
+"""Tests end sessions by the dozen, as no database does: five ends in a row are no reason to give an event up."""
 
 DEADLINE_S: Final = 300.0
 """A brake is no slow handler: what it holds up is ended by what the test does, not by a deadline."""
@@ -143,7 +146,7 @@ async def counts(events: Sequence[Event[Order | Refund]], tx: AsyncConnection) -
     )
 
 
-@consumer.command("book", on=(Order, Refund), deadline_s=DEADLINE_S)
+@consumer.command("book", on=(Order, Refund), deadline_s=DEADLINE_S, retry=MANY)
 def to_book(event: Event[Order | Refund]) -> Book:
     """Every event is written down."""
     return Book(event.id_text, event.value.customer, event.value.amount, event.value.poison)
@@ -162,7 +165,7 @@ async def book(command: Book, ctx: Context) -> None:
     await brake(tx, "book")
 
 
-@consumer.command("announce", on=Order)
+@consumer.command("announce", on=Order, retry=MANY)
 def to_announce(event: Event[Order]) -> Announce:
     """Orders are told to others."""
     return Announce(event.id_text, event.value.customer, event.value.number, event.value.poison)
