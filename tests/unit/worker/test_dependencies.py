@@ -24,7 +24,7 @@ class Told:
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest calls it
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dependencies, "FIRST_WAIT_S", 0.001)
 
 
