@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 _LONG: Final = struct.Struct(">q").unpack
@@ -33,6 +34,18 @@ def event_prefix(topic: str, type_name: str, tenant: bytes) -> bytes:
 def event_id16(prefix: bytes, id_bytes: bytes) -> bytes:
     """The key under which an event is claimed: its declared id within (topic, type, tenant)."""
     return hashlib.blake2b(prefix + id_bytes, digest_size=ID_BYTES).digest()
+
+
+def event_ids16(prefix: bytes, ids: Iterable[bytes]) -> list[bytes]:
+    """`event_id16` of many ids with one prefix."""
+    blake2b = hashlib.blake2b
+    return [blake2b(prefix + id_bytes, digest_size=ID_BYTES).digest() for id_bytes in ids]
+
+
+def payload_hashes8(values: Iterable[bytes]) -> list[int]:
+    """`payload_hash8` of many values."""
+    blake2b, long = hashlib.blake2b, _LONG
+    return [long(blake2b(value, digest_size=8).digest())[0] for value in values]
 
 
 def position_id16(topic: str, incarnation: int, partition: int, offset: int) -> bytes:

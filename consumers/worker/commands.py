@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.failure_text import dead as dead_outcome
 from ...dlq.failure_text import exception_type
-from ...dlq.guard import HandlerRaised, Raised, guarded
+from ...dlq.guard import HandlerRaised, Raised, guarded, guarded_call
 from ...dlq.reporting import COMMAND, report_retry
 from ...dlq.retry import RetryPolicy, RetryState
 from ...dlq.rules import DATABASE, DeadNow, Decision, DependencyAway, Fatal, Lost, Transient, decide
@@ -104,14 +104,39 @@ class CommandRunner:
         self.retry = RetryPolicy()
         self.in_flight = InFlight()
 
-    async def run(self, bound: BoundCommand, item: LaneItem) -> None:
-        """Handle one event to its end, then hand it to the completer. Losing the partition is no failure."""
+    def make(self, bound: BoundCommand, item: LaneItem) -> object | NothingToDo | None:
+        """Ask the trigger at once, so that an event with nothing to do costs no task: it goes to its claim directly.
+
+        None where that has to wait (an id that is in flight or was seen before) or goes wrong (the attempt will tell).
+        """
+        key = (bound.handler_id, item.event.event_id)
+        if item.event.is_tombstone or not self.in_flight.is_free(key):
+            return None
+        try:
+            outcome = guarded_call(bound.command.trigger, item.event)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - sys.exit or a cancellation of its own: the attempt meets it again and judges
+            return None
+        if isinstance(outcome, Raised):
+            return None
+        if outcome.value is None:
+            leave = self.in_flight.enter_free(key)
+            self._completer.add(Completion(bound.command.name, bound.handler_id, item, skipped=True, landed=leave))
+            return NothingToDo()
+        return outcome.value
+
+    async def run(self, bound: BoundCommand, item: LaneItem, made: object | None = None) -> None:
+        """Handle one event to its end, then hand it to the completer. Losing the partition is no failure.
+
+        `made` is what the trigger made of it already.
+        """
         name = bound.command.name
         leave, ask = await self.in_flight.enter((bound.handler_id, item.event.event_id))
         started = time.perf_counter()
         try:
             ended = await self._known(bound, item.event) if ask else None
-            ended, attempts = (ended, 1) if ended is not None else await self._until_ended(bound, item)
+            ended, attempts = (ended, 1) if ended is not None else await self._until_ended(bound, item, made=made)
         except OwnershipLost:
             leave()
             self._meter.lost(1)
@@ -155,14 +180,19 @@ class CommandRunner:
         return await self._until_ended(bound, item, finish, row_id)
 
     async def _until_ended(
-        self, bound: BoundCommand, item: LaneItem, finish: Finish | None = None, row_id: int = 0
+        self,
+        bound: BoundCommand,
+        item: LaneItem,
+        finish: Finish | None = None,
+        row_id: int = 0,
+        made: object | None = None,
     ) -> tuple[Ended, int]:
         number = 0
 
         async def attempt() -> Ended:
             nonlocal number
             number += 1
-            return await self._attempt(bound, item, number, finish, row_id)
+            return await self._attempt(bound, item, number, finish, row_id, made)
 
         dead, attempts, ended = await self.until_decided(bound.command.name, attempt, item.event, bound.command.retry)
         if dead is not None:
@@ -220,7 +250,7 @@ class CommandRunner:
         return decision
 
     async def _attempt(
-        self, bound: BoundCommand, item: LaneItem, number: int, finish: Finish | None, row_id: int
+        self, bound: BoundCommand, item: LaneItem, number: int, finish: Finish | None, row_id: int, made: object | None
     ) -> Ended:
         """One attempt. Raises HandlerRaised with what the user's function raised, or what the database did."""
         event = item.event
@@ -231,7 +261,7 @@ class CommandRunner:
         publication = Publication(self._encoder, bound.command.name, event)
         context = HandlerContext(event, number, tx, publication)
         with self._running.handling(bound.command.name, event):
-            outcome = await guarded(self._mediator.carry_out(bound.command, context), bound.command.deadline_s)
+            outcome = await guarded(self._mediator.carry_out(bound.command, context, made), bound.command.deadline_s)
         await tx.seal()
         if isinstance(outcome, Raised):
             await tx.close(outcome.error)

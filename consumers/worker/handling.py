@@ -98,9 +98,12 @@ class Mediator:
         self._threads = threads
         self._arguments: dict[Callable[..., Any], dict[str, object]] = {}
 
-    async def carry_out(self, command: Command, context: HandlerContext) -> NothingToDo | None:
-        """Run the trigger, then the handler. Whatever they raise goes out as it is."""
-        made = command.trigger(context.event)
+    async def carry_out(
+        self, command: Command, context: HandlerContext, made: object | None = None
+    ) -> NothingToDo | None:
+        """Run the trigger (unless what it `made` is there), then the handler. What they raise goes out as it is."""
+        if made is None:
+            made = command.trigger(context.event)
         if made is None:
             return NothingToDo()
         handler = self._handlers.get(class_of(made))

@@ -52,6 +52,14 @@ class InFlight:
         while (other := self._flying.get(key)) is not None:
             await other.wait()
             ask = True
+        return self.enter_free(key), ask
+
+    def is_free(self, key: Key) -> bool:
+        """Nobody handles the id, and nothing is to be asked first."""
+        return key not in self._flying and key not in self._suspects
+
+    def enter_free(self, key: Key) -> Callable[[], None]:
+        """Handle an id that nobody handles."""
         mine = self._flying[key] = asyncio.Event()
 
         def leave() -> None:
@@ -59,4 +67,4 @@ class InFlight:
                 del self._flying[key]
             mine.set()
 
-        return leave, ask
+        return leave

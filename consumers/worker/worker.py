@@ -55,6 +55,7 @@ from ..metrics import Metrics
 from .commands import BoundCommand, CommandRunner
 from .committing import Committer
 from .dependencies import Dependencies
+from .handling import NothingToDo
 from .ownership import Ownership
 from .receiving import Receiver
 
@@ -219,9 +220,16 @@ class Worker:
                 await self.parts.dependencies.wait(POSTGRESQL)
 
     def _start(self, action: Start) -> None:
-        bound = self.parts.commands[action.track]
+        bound, runner = self.parts.commands[action.track], self.parts.runner
+        skipped = 0
         for item in action.items:
-            self.spawn(self.parts.runner.run(bound, item))
+            made = runner.make(bound, item)
+            if isinstance(made, NothingToDo):
+                skipped += 1
+            else:
+                self.spawn(runner.run(bound, item, made))
+        if skipped:  # said later: the engine is in the middle of its answer
+            self._loop.call_soon(self.signal, Returned(action.track, skipped))
 
     async def _commit(self, action: Commit) -> None:
         async with self._committing:
