@@ -86,6 +86,16 @@ def guarded_call(function: Callable[..., T], *args: Any, **named: Any) -> Return
         return Raised(error)
 
 
+def contained_call(function: Callable[..., T], *args: Any) -> Returned[T] | Raised:
+    """`guarded_call` for a function that may also leave by what is no `Exception` (`sys.exit`): an end like any other."""
+    try:
+        return guarded_call(function, *args)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | GeneratorExit):
+            raise
+        return Raised(HandlerLeft(f"it raised {type(error).__name__}, which is no way to end an event"))
+
+
 def _result(task: asyncio.Future[T]) -> Returned[T] | Raised:
     try:
         return Returned(task.result())

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.failure_text import dead as dead_outcome
 from ...dlq.failure_text import exception_type
-from ...dlq.guard import HandlerRaised, Raised, guarded, guarded_call
+from ...dlq.guard import HandlerRaised, Raised, contained_call, guarded
 from ...dlq.reporting import COMMAND, report_retry
 from ...dlq.retry import RetryPolicy, RetryState
 from ...dlq.rules import DATABASE, DeadNow, Decision, DependencyAway, Fatal, Lost, Transient, decide
@@ -112,12 +112,7 @@ class CommandRunner:
         key = (bound.handler_id, item.event.event_id)
         if item.event.is_tombstone or not self.in_flight.is_free(key):
             return None
-        try:
-            outcome = guarded_call(bound.command.trigger, item.event)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # noqa: BLE001 - sys.exit or a cancellation of its own: the attempt meets it again and judges
-            return None
+        outcome = contained_call(bound.command.trigger, item.event)
         if isinstance(outcome, Raised):
             return None
         if outcome.value is None:
