@@ -87,7 +87,7 @@ def guarded_call(function: Callable[..., T], *args: Any, **named: Any) -> Return
 
 
 def contained_call(function: Callable[..., T], *args: Any) -> Returned[T] | Raised:
-    """`guarded_call` for a function that may also leave by what is no `Exception` (`sys.exit`): an end like any other."""
+    """`guarded_call` for a function that may also leave by what is no `Exception` (`sys.exit`): an end like any."""
     try:
         return guarded_call(function, *args)
     except BaseException as error:
