@@ -152,8 +152,7 @@ class EventIntake:
         payload_hash = payload_hash8(record.value)
         if scope is None:
             return Event(value, record, type_name, event_id, id_text, payload_hash)
-        tenant_text = None if tenant is None else tenant.decode("utf-8", "replace")
-        return Event(value, record, type_name, event_id, id_text, payload_hash, tenant_text, _brand(record, scope))
+        return Event(value, record, type_name, event_id, id_text, payload_hash, *scope_of(record, scope))
 
     def _prefix(self, topic: str, type_name: str, tenant: bytes) -> bytes:
         prefix = self._prefixes.get((topic, type_name, tenant))
@@ -232,11 +231,14 @@ def _with_tombstones(records: list[Record], results: list[Decoded | RecordError]
     return merged
 
 
-def _brand(record: Record, scope: Scope) -> str | None:
-    if scope.brand is None:
-        return None
-    found = record.header(scope.brand.name)
-    return None if found is None else found.decode("utf-8", "replace")
+def scope_of(record: Record, scope: Scope) -> tuple[str | None, str | None]:
+    """Tenant and brand of a record, from the headers that are declared to carry them."""
+    tenant, brand = (None if named is None else record.header(named.name) for named in (scope.tenant, scope.brand))
+    return _text(tenant), _text(brand)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")
 
 
 def identifier(rule: EventIdRule) -> Identify:

@@ -87,10 +87,14 @@ class Burial:
         )
         return Buried(row, self._letter(row, event.record, handler, traceparent, 0))
 
-    def reject(self, place: Place, record: Record, dead: Dead) -> Buried:
+    def reject(
+        self, place: Place, record: Record, dead: Dead, *, tenant: str | None = None, brand: str | None = None
+    ) -> Buried:
         """The row and the letter of a record that reached no handler: it is known by its position."""
         schema_id = self._schema_id_of(record)
-        row = failure_rows.dead_record(place, record, dead, now=self._clock.now(), schema_id=schema_id)
+        row = failure_rows.dead_record(
+            place, record, dead, now=self._clock.now(), tenant=tenant, brand=brand, schema_id=schema_id
+        )
         return Buried(row, self._letter(row, record, RESERVED, None, 0))
 
     def letter_again(

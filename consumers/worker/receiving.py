@@ -26,13 +26,16 @@ from ...dlq.reporting import RECORD, report_dead
 from ...inbox import claim, failure, fence, outbox
 from ...inbox.event import Event, Partition
 from ...inbox.failure_rows import Place
+from ...inbox.faults import Fault, classify
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead
+from ...inbox.scope import Scope
 from ...inbox.store import STORE_ERRORS, Store
-from ..client.ports import Chunk, Part
+from ..client.ports import Chunk, Part, Rejected
 from ..engine.signals import Delivered, Reached, Slice
+from ..intake import scope_of
 from .completing import COMMAND_VERSION
 
 log = structlog.get_logger(__name__)
@@ -51,6 +54,7 @@ class Receiver:
         self,
         store: Store,
         consumer: str,
+        scope: Scope,
         handler_ids: Mapping[str, int],
         holdings: Holdings,
         burial: Burial,
@@ -63,6 +67,7 @@ class Receiver:
     ) -> None:
         self._store = store
         self._consumer = consumer
+        self._scope = scope
         self._handler_ids = handler_ids
         self._holdings = holdings
         self._burial = burial
@@ -130,6 +135,8 @@ class Receiver:
                     self._fenced(part.partition, part.epoch)
                 return
             except STORE_ERRORS as error:
+                if classify(error) in (Fault.DATA, Fault.PROGRAM):
+                    raise
                 log.warning("rejects_wait", partition=str(part.partition), error=type(error).__name__)
                 await self._wait_for("postgresql")
                 await asyncio.sleep(0)
@@ -145,7 +152,7 @@ class Receiver:
             if not await fence.hold(conn, self._store.tables, self._consumer, fences):
                 return False
             place = Place(reserved, COMMAND_VERSION, holding.incarnation)
-            buried = [self._burial.reject(place, r.record, Dead(r.reason, r.message)) for r in part.taken.rejects]
+            buried = [self._reject(place, reject) for reject in part.taken.rejects]
             places = await failure.draw_places(conn, self._store.tables, [row for row, _ in buried])
             fresh = await self._without_claimed(conn, reserved, buried)
             puts = await failure.put(conn, self._store.tables, [row for row, _ in fresh], places)
@@ -158,6 +165,12 @@ class Receiver:
             self._meter.dead(RESERVED, reject.reason, 1)
             report_dead(Event(None, reject.record), RESERVED, RECORD, Dead(reject.reason, reject.message))
         return True
+
+    def _reject(self, place: Place, reject: Rejected) -> Buried:
+        tenant, brand = scope_of(reject.record, self._scope)
+        return self._burial.reject(
+            place, reject.record, Dead(reject.reason, reject.message), tenant=tenant, brand=brand
+        )
 
     async def _without_claimed(self, conn: AsyncConnection, reserved: int, buried: list[Buried]) -> list[Buried]:
         """Leave out records whose repair was handed out already: their positions are claimed."""

@@ -215,8 +215,8 @@ class Assembly:
         projections = [self._bind(projection) for projection in consumer.projections.values()]
         appliers = self._appliers(projections)
         self._receiver = Receiver(
-            store, name, ids, self._holdings, self._burial, self._metrics, wait, worker.hand_on, worker.fenced,
-            self._relay.wake, runner.in_flight.suspect,
+            store, name, consumer.scope, ids, self._holdings, self._burial, self._metrics, wait, worker.hand_on,
+            worker.fenced, self._relay.wake, runner.in_flight.suspect,
         )  # fmt: skip
         self._topics = TopicWatch(store, consumer, self._kafka, self._incarnations)
         ownership = Ownership(

@@ -96,8 +96,10 @@ def one_letter(letter: Record, source: dict[int, Record], consumer: str) -> str:
         left_out |= {"tidegate-exception-type", "tidegate-stack-digest"}
     if reason == "timeout":
         left_out.add("tidegate-stack-digest")  # nobody raised it
-    if b"acme" not in {value for _, value in record.headers} or not told["tidegate-handler"]:
+    if b"acme" not in {value for _, value in record.headers}:
         left_out.add("tidegate-tenant")
+    else:
+        assert told["tidegate-tenant"] == "acme"
     promised = {h.name for h in LETTER_HEADERS} | {name for name, _ in DERIVED_HEADERS}
     promised |= {SHARE_GROUP_PREFIX + suffix for suffix, _ in SHARE_GROUP_HEADERS}
     assert set(told) >= promised - left_out, promised - left_out - set(told)

@@ -15,6 +15,7 @@ from tidegate.inbox.clock import SystemClock
 from tidegate.inbox.database import Database
 from tidegate.inbox.event import Event, Partition, Record
 from tidegate.inbox.holding import Holding, Holdings
+from tidegate.inbox.scope import Scope
 from tidegate.inbox.store import Store
 from tidegate.inbox.tables import tables
 
@@ -36,7 +37,8 @@ class Desk:
         self.handed_on: list[Delivered | Reached] = []
         store = Store(Database("postgresql://nobody@127.0.0.1:1/nothing"), tables("tidegate"))
         self.receiver = Receiver(
-            store, "c", {}, self.holdings, Burial("c", SystemClock()), Metrics("c"), self._wait, self.handed_on.append,
+            store, "c", Scope(), {}, self.holdings, Burial("c", SystemClock()), Metrics("c"), self._wait,
+            self.handed_on.append,
             lambda _partition, _epoch: None, lambda: None, lambda _suspect: None,
         )  # fmt: skip
 
