@@ -114,12 +114,13 @@ def _of_its_types(projection: Projection, events: list[Event[Any]]) -> list[Even
     """Asked once for each type in the batch, not for each event: mostly all are of one."""
     if not projection.takes:
         return events
-    kinds = {(event.type, _class_of(event.value)) for event in events}
+    classes = [type(value) for value in _values(events)]
+    kinds = set(zip([event.type for event in events], classes, strict=True))
     taken = {kind for kind in kinds if kind[1] is NoneType or projection.accepts(*kind)}
     if len(taken) == len(kinds):
         return events
-    return [event for event in events if (event.type, _class_of(event.value)) in taken]
+    return [event for event, cls in zip(events, classes, strict=True) if (event.type, cls) in taken]
 
 
-def _class_of(value: object) -> type:
-    return type(value)
+def _values(events: list[Event[Any]]) -> list[object]:
+    return [event.value for event in events]
