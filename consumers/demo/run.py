@@ -44,12 +44,22 @@ def demo(*, keep: bool) -> int:
     """
     postgres.package()
     console = Console(highlight=False)
+    came: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        """The first signal ends the demo; its parts' ends are bounded in time, and no second one cuts them short."""
+        _deaf()
+        came.append(number)
+        raise KeyboardInterrupt
+
     for number in SIGNALS:
-        signal.signal(number, _interrupt)
+        signal.signal(number, interrupt)
     try:
         with _folder() as folder:
             return _run(console, folder, keep)
-    except KeyboardInterrupt:
+    except BaseException:  # a C function in which a KeyboardInterrupt arrives may make another exception of it
+        if not came:
+            raise
         console.print("\nstopped; nothing is left behind")
         return INTERRUPTED
 
@@ -118,12 +128,6 @@ def _wait(console: Console, settings: dict[str, str]) -> None:
     )
     with contextlib.suppress(KeyboardInterrupt):
         signal.pause()
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """The first signal ends the demo; the ends of its parts are bounded in time, and no second one cuts them short."""
-    _deaf()
-    raise KeyboardInterrupt
 
 
 def _deaf() -> None:
