@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # The version that the pins are made with and the tests run on comes first.
 PYTHONS := python3.11 python3.12 python3.13 python3
+# All tests run in two processes: most of their time is waiting for servers. Some (ARGS) run in one, as a debugger wants.
+ALL_TESTS := -n 2 --dist worksteal
 ROOMS := inbox dlq projections consumers
 TYPING := build/typing/tidegate
 COMPILE := CUSTOM_COMPILE_COMMAND="make requirements" $(BIN)/pip-compile --quiet --generate-hashes --strip-extras \
@@ -21,9 +23,9 @@ help: ## list what can be made
 demo: $(if $(wildcard $(VENV)/.ready-dev),$(VENV)/.ready-dev,$(VENV)/.ready-demo) ## see the promise kept, in a minute (KEEP=1 goes on running)
 	@$(BIN)/tidegate demo $(if $(KEEP),--keep)
 
-test: $(VENV)/.ready-dev ## run all tests, on a real broker and database (ARGS="-k name")
+test: $(VENV)/.ready-dev ## run all tests, on a real broker and database (ARGS="-k name": some)
 	@$(BIN)/python -m tests.services.require
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
 
 test-crash: $(VENV)/.ready-dev ## kill the worker at random moments, with five seeds
 	@$(BIN)/python -m tests.services.require
