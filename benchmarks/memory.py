@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import io
 import os
+import random
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from benchmarks.report import report
 from tests.services import database, kafka, postgres, topics
 from tidegate.consumers import App, Avro, Event, header
 from tidegate.consumers.cli.running import tune_interpreter
+from tidegate.consumers.engine.policy import EnginePolicy
 from tidegate.consumers.health import HealthBoard
 from tidegate.consumers.layers import load
 from tidegate.consumers.metrics import Metrics
@@ -38,13 +40,16 @@ from tidegate.inbox.migrate import upgrade
 MIB = 1 << 20
 TABLE = "CREATE TABLE public.counted (one int PRIMARY KEY, n bigint)"
 COUNT = sa.text("INSERT INTO public.counted VALUES (1, :n) ON CONFLICT (one) DO UPDATE SET n = counted.n + excluded.n")
-GOALS = {"growth_mib": "0 (flat)", "peak_over_start_mib": "within the budget"}
+BUDGET_MIB = 2 * EnginePolicy().window_bytes_max // MIB
+"""What records may take up: the window, and as much again that is prefetched."""
+
+GOALS = {"growth_mib": "0 (flat)", "peak_over_start_mib": f"within the budget of {BUDGET_MIB}"}
 
 
 def seed(bootstrap: str, topic: str, count: int) -> None:
-    """A backlog of events of 1 KB."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "compression.type": "lz4"})
-    padding, at = "x" * 900, datetime.now(UTC)
+    """A backlog of events of 1 KB that do not compress, so that a fetch is as large as it says."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
+    padding, at = random.Random(1).randbytes(450).hex(), datetime.now(UTC)
     for number in range(count):
         out = io.BytesIO()
         out.write(FRAME)
