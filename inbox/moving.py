@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from . import checkpoint, fence
 from .errors import FatalError, OwnershipLost
 from .event import Partition
-from .holding import HandlerVersion, Holdings
+from .holding import HandlerVersion, Holding, Holdings
 from .store import Store
+
+Points = Mapping[Partition, tuple[int, int]]
+"""Partition -> (epoch, next offset)."""
 
 
 def judge(mismatches: Sequence[checkpoint.Mismatch], moves: int) -> None:
@@ -28,24 +31,29 @@ def judge(mismatches: Sequence[checkpoint.Mismatch], moves: int) -> None:
     raise OwnershipLost("a checkpoint was moved by somebody else")
 
 
+def behind(holdings: Holdings, key: HandlerVersion, points: Points) -> dict[Partition, Holding]:
+    """Those of our partitions in which this handler's checkpoint stands below the point."""
+    held = {p: h for p, (epoch, _) in points.items() if (h := holdings.current(p, epoch)) is not None}
+    return {p: h for p, h in held.items() if h.checkpoints[key] < points[p][1]}
+
+
 async def raise_checkpoints(
-    store: Store, consumer: str, holdings: Holdings, key: HandlerVersion, points: Mapping[Partition, tuple[int, int]]
+    store: Store, consumer: str, holdings: Holdings, key: HandlerVersion, points: Points
 ) -> None:
-    """Raise one handler's checkpoints to points (epoch, next offset) below which everything is durable.
+    """Raise one handler's checkpoints to points below which everything is durable.
 
     Steps 1 and 8. The caller keeps other transactions that move this handler's checkpoints away meanwhile.
     """
-    held = {p: h for p, (epoch, _) in points.items() if (h := holdings.current(p, epoch)) is not None}
-    behind = {p: h for p, h in held.items() if h.checkpoints[key] < points[p][1]}
-    if not behind:
+    below = behind(holdings, key, points)
+    if not below:
         return
     async with store.transaction() as conn:
-        ours = await fence.hold(conn, store.tables, consumer, holdings.fences(behind))
+        ours = await fence.hold(conn, store.tables, consumer, holdings.fences(below))
         moves = [
             checkpoint.Move(*key, p.topic, p.number, holding.checkpoints[key], points[p][1])
-            for p, holding in behind.items()
+            for p, holding in below.items()
             if p in ours
         ]
         judge(await checkpoint.move(conn, store.tables, moves), len(moves))
     for move in moves:
-        behind[Partition(move.topic, move.partition)].checkpoints[key] = move.new
+        below[Partition(move.topic, move.partition)].checkpoints[key] = move.new

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -32,7 +32,7 @@ from ..inbox.failure_rows import linked as linked_row
 from ..inbox.faults import Fault, classify
 from ..inbox.holding import Holdings
 from ..inbox.meter import Meter
-from ..inbox.moving import judge, raise_checkpoints
+from ..inbox.moving import Points, behind, judge, raise_checkpoints
 from ..inbox.outcome import Reason
 from ..inbox.store import STORE_ERRORS, Store
 from .attempt import Attempt, Result
@@ -80,13 +80,14 @@ class Applier:
         self._constraints_now = False
         self._lock = asyncio.Lock()
 
-    async def raise_to(self, points: Mapping[Partition, tuple[int, int]]) -> None:
-        """Raise checkpoints to points below which everything is durable; if a batch runs, a later commit does it."""
+    async def raise_to(self, points: Points) -> bool:
+        """Raise checkpoints to points below which everything is durable. False: not while a batch runs."""
         if self._lock.locked():
-            return
+            return not any(behind(self._holdings, bound.key, points) for bound in self._projections)
         async with self._lock:
             for bound in self._projections:
                 await raise_checkpoints(self._store, self._consumer, self._holdings, bound.key, points)
+        return True
 
     async def apply(self, batch: Batch) -> frozenset[Partition]:
         """Make the batch durable for every projection; gives back the partitions that are ours no more.

@@ -11,12 +11,13 @@ from ...inbox import fence
 from ...inbox.errors import FatalError, OwnershipLost
 from ...inbox.event import Partition
 from ...inbox.holding import Holdings
+from ...inbox.moving import Points
 from ...inbox.store import STORE_ERRORS, Store
 from ..client.ports import ClientStopped, CommitAnswer, KafkaPort
 from ..engine.signals import Commit, LetGo
 
-Raiser = Callable[[Mapping[Partition, tuple[int, int]]], Awaitable[None]]
-"""Raises a track's checkpoints to points (epoch, next offset) below which everything is durable."""
+Raiser = Callable[[Points], Awaitable[bool]]
+"""Raises a track's checkpoints to points below which everything is durable; says whether it could do so now."""
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +51,7 @@ class Committer:
         epochs = {partition: epoch for partition, (epoch, _) in commit.offsets.items()}
         try:
             noted = await self._note(commit)
-            await self._raise(commit)
+            raised = await self._raise(commit)
             answers = await self._kafka.commit(self._still_ours(noted, commit))
         except STORE_ERRORS as error:
             log.warning("commit_waits", error=type(error).__name__)
@@ -63,6 +64,8 @@ class Committer:
                 self._fenced(partition, epoch)
             return
         self._read(answers, epochs)
+        if not raised:  # perhaps nothing happens any more: said again, or the checkpoints would stay where they are
+            self._not_committed(epochs)
 
     def _still_ours(self, noted: Collection[Partition], commit: Commit) -> dict[Partition, int]:
         """What may be said to Kafka now.
@@ -110,10 +113,15 @@ class Committer:
             self._fenced(partition, held[partition].epoch)
         return frozenset(noted)
 
-    async def _raise(self, commit: Commit) -> None:
-        """Checkpoints of handlers whose events are rare follow, so that retention never looks like a gap to them."""
+    async def _raise(self, commit: Commit) -> bool:
+        """Checkpoints of handlers whose events are rare follow, so that retention never looks like a gap to them.
+
+        False where a track was busy: nobody waits for it, because its batch may take minutes.
+        """
+        raised = True
         for track, raiser in self._raisers.items():
             points = {
                 p: (commit.offsets[p][0], points[track]) for p, points in commit.points.items() if track in points
             }
-            await raiser(points)
+            raised = await raiser(points) and raised
+        return raised

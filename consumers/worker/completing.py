@@ -27,7 +27,7 @@ from ...inbox.failure_rows import Place, linked
 from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
-from ...inbox.moving import judge, raise_checkpoints
+from ...inbox.moving import Points, behind, judge, raise_checkpoints
 from ...inbox.outcome import Dead, Reason
 from ...inbox.store import STORE_ERRORS, Store
 from ..engine.signals import Finished, LaneItem
@@ -194,13 +194,14 @@ class Completer:
             await self._close(conn, group)
         return group
 
-    async def raise_to(self, track: str, handler_id: int, points: Mapping[Partition, tuple[int, int]]) -> None:
-        """Raise the track's checkpoints to points below which everything is durable; what is there already is left."""
+    async def raise_to(self, track: str, handler_id: int, points: Points) -> bool:
+        """Raise the track's checkpoints to points below which everything is durable. False: not while a group runs."""
         key = (handler_id, COMMAND_VERSION)
         if self._lock.locked():
-            return
+            return not behind(self._holdings, key, points)
         async with self._lock:
             await raise_checkpoints(self._store, self._consumer, self._holdings, key, points)
+        return True
 
     async def _open(self, conn: AsyncConnection, members: list[Completion]) -> _Group:
         """Steps 1, 2 and 3."""
