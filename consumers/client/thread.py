@@ -47,7 +47,10 @@ READ_MAX: Final = 5_000
 the mail waits for."""
 
 READ_SHARE: Final = 8
-"""One read may hold this part of the memory budget; the average size of the records so far says how many that is."""
+"""One read may hold this part of the memory budget; the size of its first record says how many that is."""
+
+UNSEEN_BYTES: Final = 10_000
+"""What a record is thought to weigh before one was seen: a guess on the large side."""
 
 COMMITTED_MAX_S: Final = 5.0
 """How long the poll loop may stand still for the group's offsets: far below a poll interval."""
@@ -107,7 +110,6 @@ class KafkaThread:
         self._thread = threading.Thread(target=self._run, name="tidegate-client", daemon=True)
         self._stopping = threading.Event()
         self._polled_at_s = self._clock.monotonic_s()
-        self._record_bytes = 10_000.0  # a guess on the large side, until the first records are here
 
     # ------------------------------------------------------------------------------------------------- from outside
 
@@ -266,7 +268,7 @@ class KafkaThread:
         try:
             first = consumer.poll(POLL_S)
             if first is not None:
-                messages = [first, *consumer.consume(self._read_max() - 1, LINGER_S)]
+                messages = [first, *consumer.consume(self._read_max(first) - 1, LINGER_S)]
         except KafkaException as raised:
             # Records may have been taken off the queue and never returned: read again from what was handed over.
             self._table.rewind_all()
@@ -274,12 +276,13 @@ class KafkaThread:
         if messages and not self._feed.failed:
             self._feed.take(messages)
 
-    def _read_max(self) -> int:
+    def _read_max(self, first: Message) -> int:
+        """How many records may be read at once: as large as the first of them, or as those so far were on average."""
         counts = self._feed.counts
-        if counts.records:
-            self._record_bytes = max(1.0, counts.bytes / counts.records)
+        average = counts.bytes / counts.records if counts.records else 1.0
+        size = len(first.value() or b"") if first.error() is None else UNSEEN_BYTES
         budget = self._options.window_bytes // READ_SHARE
-        return max(2, min(READ_MAX, int(budget / self._record_bytes)))
+        return max(2, min(READ_MAX, int(budget / max(1.0, average, size))))
 
     def _commit(self, offsets: Mapping[Partition, int], reply: Reply[dict[Partition, CommitAnswer]]) -> None:
         assert self._consumer is not None
