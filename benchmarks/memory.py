@@ -41,7 +41,7 @@ MIB = 1 << 20
 TABLE = "CREATE TABLE public.counted (one int PRIMARY KEY, n bigint)"
 COUNT = sa.text("INSERT INTO public.counted VALUES (1, :n) ON CONFLICT (one) DO UPDATE SET n = counted.n + excluded.n")
 BUDGET_MIB = 2 * EnginePolicy().window_bytes_max // MIB
-"""What records may take up: the window, and as much again that is prefetched."""
+"""What records may take up: the window, and as much again for what is prefetched and what decoding adds."""
 
 GOALS = {"growth_mib": "0 (flat)", "peak_over_start_mib": f"within the budget of {BUDGET_MIB}"}
 

@@ -229,7 +229,7 @@ class Worker(_Strict):
     )
     window_bytes_max: Annotated[int, BeforeValidator(_whole), Field(ge=MEBIBYTE)] = Field(
         default=64 * MEBIBYTE,
-        description="Bytes in memory before partitions pause, whichever comes first; as much again is prefetched by "
+        description="Bytes in memory before partitions pause, whichever comes first; a third as much is prefetched by "
         "the client. Decoded events take a few times their bytes.",
     )
     commit_interval_s: Seconds = Field(
