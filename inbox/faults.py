@@ -90,7 +90,9 @@ def _is_connection_lost(error: BaseException) -> bool:
         return True
     if isinstance(error, asyncpg.InterfaceError):
         return "closed" in str(error) or "closing" in str(error)
-    return isinstance(error, (OSError, asyncio.IncompleteReadError, exc.DisconnectionError))
+    # The driver's own error says "protocol is in the failed state": a backend that ended between two statements.
+    broken = (asyncpg.InternalClientError, OSError, asyncio.IncompleteReadError, exc.DisconnectionError)
+    return isinstance(error, broken)
 
 
 def _is_stale_plan(error: BaseException) -> bool:

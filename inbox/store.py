@@ -14,7 +14,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from .database import Database
 from .tables import Tables
 
-STORE_ERRORS: Final = (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+STORE_ERRORS: Final = (
+    SQLAlchemyError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 """Everything that a statement, a checkout or a commit can end with; `faults.classify` tells what it means."""
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncpg
 import pytest
 from asyncpg import exceptions
 from sqlalchemy import exc
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
 
 from tidegate.inbox.faults import SQLSTATE_FAULTS, Fault, classify, sqlstate
+from tidegate.inbox.store import STORE_ERRORS
 
 ALL_ERRORS = {
     error.sqlstate: error
@@ -77,6 +79,18 @@ def test_a_lost_connection_goes_before_whatever_it_looks_like() -> None:
     assert classify(error) is Fault.DEPENDENCY
     error = exc.InternalError("SELECT 1", {}, Exception("cannot switch to state 15"), connection_invalidated=False)
     assert classify(error) is Fault.PROGRAM
+
+
+def test_a_driver_that_lost_its_state_lost_the_connection() -> None:
+    """A COPY on a backend that a restart had ended raised the driver's own error, which no DBAPI class wraps.
+
+    Case: B48
+    Parts: fake (the error as it was seen)
+    Red when: inbox/faults.py or STORE_ERRORS leaves InternalClientError out
+    """
+    error = asyncpg.InternalClientError('cannot switch to state 11; protocol is in the "failed" state')
+    assert classify(error) is Fault.DEPENDENCY
+    assert isinstance(error, STORE_ERRORS)
 
 
 def test_a_parameter_that_cannot_be_made_is_the_datas_fault() -> None:
