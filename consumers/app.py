@@ -11,6 +11,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal, TypeVar
 
+from ..dlq.policy import (
+    KEY_PARKED_MAX,
+    PARKED_MAX,
+    AfterDead,
+    AtLimit,
+    BreakerPolicy,
+    FailurePolicy,
+    OnConflict,
+    OnFailure,
+    Rule,
+)
 from ..dlq.retry import RetryPolicy
 from ..inbox.errors import Problem
 from ..inbox.scope import EventIdRule, FromPosition, Scope
@@ -50,7 +61,9 @@ class Command:
     takes: frozenset[type | str]
     concurrency: int
     deadline_s: float
-    retry: RetryPolicy
+    policy: FailurePolicy
+    rate_per_s: float | None = None
+    renamed_from: str | None = None
 
     def accepts(self, type_name: str, value_type: type) -> bool:
         """Whether events of this type are for this command."""
@@ -110,6 +123,16 @@ class Consumer:
         batch_max: int = BATCH_MAX,
         batch_wait_ms: int = BATCH_WAIT_MS,
         deadline_s: float = PROJECTION_DEADLINE_S,
+        retry: RetryPolicy | None = None,
+        rules: Sequence[Rule] = (),
+        on_failure: OnFailure = "continue",
+        after_dead: AfterDead = "release",
+        key_parked_max: int = KEY_PARKED_MAX,
+        parked_max: int = PARKED_MAX,
+        at_limit: AtLimit = "pause",
+        on_conflict: OnConflict = "dead",
+        breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008 - frozen, so sharing the default is safe
+        renamed_from: str | None = None,
     ) -> Callable[[F], F]:
         """Declare a projection: `fn(events: Sequence[Event[T]], tx: AsyncConnection)` writes a whole batch.
 
@@ -119,8 +142,13 @@ class Consumer:
         def declare(function: F) -> F:
             wants = read_wants(function)
             takes = _types(on) or frozenset[type | str](payload_types(wants.subject))
+            policy = FailurePolicy(
+                on_failure, retry or RetryPolicy(), tuple(rules), after_dead, key_parked_max, parked_max, at_limit,
+                on_conflict, breaker,
+            )  # fmt: skip
             self._add(self.projections, name, Projection(
-                name, version, function, takes, freshness_s, batch_max, batch_wait_ms, deadline_s))  # fmt: skip
+                name, version, function, takes, freshness_s, batch_max, batch_wait_ms, deadline_s, policy,
+                renamed_from))  # fmt: skip
             self._check(name, "version", version >= 1, "a version of 1 or more")
             self._check(name, "batch_max", batch_max >= 1, "1 or more")
             self._check(name, "batch_wait_ms", batch_wait_ms >= 0, "0 or more")
@@ -137,7 +165,17 @@ class Consumer:
         on: Types = None,
         concurrency: int = CONCURRENCY,
         deadline_s: float = COMMAND_DEADLINE_S,
+        rate_per_s: float | None = None,
         retry: RetryPolicy | None = None,
+        rules: Sequence[Rule] = (),
+        on_failure: OnFailure = "block",
+        after_dead: AfterDead = "release",
+        key_parked_max: int = KEY_PARKED_MAX,
+        parked_max: int = PARKED_MAX,
+        at_limit: AtLimit = "pause",
+        on_conflict: OnConflict = "dead",
+        breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008 - frozen, so sharing the default is safe
+        renamed_from: str | None = None,
     ) -> Callable[[F], F]:
         """Declare a command: `fn(event: Event[T]) -> SomeCommand | None` makes it, the app's handler carries it out.
 
@@ -147,8 +185,12 @@ class Consumer:
         def declare(function: F) -> F:
             wants = read_wants(function)
             takes = _types(on) or frozenset[type | str](payload_types(wants.subject))
+            policy = FailurePolicy(
+                on_failure, retry or RetryPolicy(), tuple(rules), after_dead, key_parked_max, parked_max, at_limit,
+                on_conflict, breaker,
+            )  # fmt: skip
             self._add(self.commands, name, Command(
-                name, function, takes, concurrency, deadline_s, retry or RetryPolicy()))  # fmt: skip
+                name, function, takes, concurrency, deadline_s, policy, rate_per_s, renamed_from))  # fmt: skip
             self._check(name, "its trigger", not inspect.iscoroutinefunction(function),
                         "a def: it only makes the command, without any IO; its handler may be async")  # fmt: skip
             self._check(name, "on", bool(takes), "a payload type: on=OrderPlaced, or an annotation Event[OrderPlaced]")

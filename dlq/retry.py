@@ -78,6 +78,8 @@ class RetryPolicy:
         cap_s: upper bound of any one wait. 30 s: a person who watches still sees something happen.
         age_max_s: seconds from the first failure after which no new try starts. 300 s, the broker's default poll
             interval: what has not healed by then is not a hiccup.
+        in_place_max_s: a longer wait is spent as a row in the queue instead of in memory. 1 s: the time between two
+            looks of the queue, below which a row would only be late.
 
     Raises:
         ConfigurationError: at construction, with every problem at once, where any of the bounds is missing.
@@ -88,6 +90,7 @@ class RetryPolicy:
     factor: float = 2.0
     cap_s: float = 30.0
     age_max_s: float = 300.0
+    in_place_max_s: float = 1.0
 
     def __post_init__(self) -> None:
         problems = [
@@ -98,6 +101,7 @@ class RetryPolicy:
                 ("factor", self.factor, 1.0, FACTOR_LIMIT),
                 ("cap_s", self.cap_s, 0.0, AGE_LIMIT_S),
                 ("age_max_s", self.age_max_s, 0.0, AGE_LIMIT_S),
+                ("in_place_max_s", self.in_place_max_s, 0.0, AGE_LIMIT_S),
             )
             if not _within(value, low, high)
         ]

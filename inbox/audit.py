@@ -14,9 +14,9 @@ from typing import Any, final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from .columns import NAME_CHARS_MAX
 from .failure_rows import indexed_text
 from .safe_text import Scalar, safe_details, safe_text
-from .table_definitions import NAME_CHARS_MAX
 from .tables import Tables
 
 

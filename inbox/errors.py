@@ -6,12 +6,15 @@
 | `RecordError` | the record's | no | the record is dead at once, with the error's reason |
 | `TransientError` | the world's | yes | counted, retried by a bounded policy |
 | `DependencyError` | a dependency's | yes, when it comes back | partitions pause, no attempt is counted, no bound |
+| `EffectPending` | nobody's | at its deadline | the event waits in the queue until then, no attempt is counted |
+| `EffectUnknown` | nobody's | no | the event waits for a person: nobody can know whether the call was made |
 | `OwnershipLost` | nobody's | - | the work is dropped and counted: no retry, no dead letter, no commit |
 | `FatalError` | needs a person | no | the process leaves with an exit code, offsets unadvanced |
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -73,6 +76,23 @@ class DependencyError(TransientError):
     def __init__(self, dependency: str, message: str) -> None:
         self.dependency = dependency
         super().__init__(f"{dependency}: {message}")
+
+
+class EffectPending(TransientError):
+    """Another attempt's call may still be under way: look again at `due`. No attempt is counted."""
+
+    def __init__(self, effect_id: int, due: datetime.datetime, message: str) -> None:
+        self.effect_id = effect_id
+        self.due = due
+        super().__init__(message)
+
+
+class EffectUnknown(TidegateError):
+    """Nobody can know whether the call was made, or the call contradicts what is known of it: a person decides."""
+
+    def __init__(self, effect_id: int, message: str) -> None:
+        self.effect_id = effect_id
+        super().__init__(message)
 
 
 class OwnershipLost(TidegateError):

@@ -6,12 +6,12 @@ import datetime
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
+from .columns import ID_TEXT_CHARS_MAX, INDEXED_TEXT_CHARS_MAX, NAME_CHARS_MAX
 from .event import Event, Headers, Partition, Record
 from .identity import key_hash16, payload_hash8, position_id16
 from .outcome import Dead, FailureState, Reason
 from .record_bytes import decode_headers, encode_headers
 from .safe_text import safe_text
-from .table_definitions import ID_TEXT_CHARS_MAX, INDEXED_TEXT_CHARS_MAX, NAME_CHARS_MAX
 
 
 class Place(NamedTuple):
@@ -217,12 +217,16 @@ class Failure:
     event_id: bytes
     payload_hash8: int
     lane: bytes
+    alone: bool
+    holds: bool
     seq: int
     state: FailureState
     reason: str
     due: datetime.datetime | None
     duplicate_of: int | None
     attempts: int
+    class_attempts: int
+    effect_id: int | None
     replay_count: int
     row_version: int
     first_failed_at: datetime.datetime

@@ -10,10 +10,10 @@ from typing import Any, final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from .columns import ID_TEXT_CHARS_MAX, NAME_CHARS_MAX
 from .failure_rows import Failure, indexed_text
 from .outcome import FailureState
 from .safe_text import safe_text
-from .table_definitions import ID_TEXT_CHARS_MAX, NAME_CHARS_MAX
 from .tables import Tables
 
 

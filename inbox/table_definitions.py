@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-NAME_CHARS_MAX: Final = 255
-"""For names in unique keys: four bytes a character, twice, stay below the 2,704 bytes of a btree row."""
-
-ID_TEXT_CHARS_MAX: Final = 512
-"""How much of a readable id is kept; the key is its hash."""
-
-INDEXED_TEXT_CHARS_MAX: Final = 300
-"""For text in an index of its own: four bytes a character stay below the 2,704 bytes of a btree row."""
-
-_Text: Final = sa.Text()
-_Bytes: Final = sa.LargeBinary()
-_Long: Final = sa.BigInteger()
-_Int: Final = sa.Integer()
-_Time: Final = sa.DateTime(timezone=True)
-
-
-def _column(name: str, type_: sa.types.TypeEngine[Any], default: str | None = None) -> sa.Column[Any]:
-    server_default = None if default is None else sa.text(default)
-    return sa.Column(name, type_, nullable=False, server_default=server_default, autoincrement=False)
-
-
-def _nullable(name: str, type_: sa.types.TypeEngine[Any]) -> sa.Column[Any]:
-    return sa.Column(name, type_, nullable=True)
-
-
-def _identity(name: str) -> sa.Column[Any]:
-    return sa.Column(name, _Long, sa.Identity(always=True), nullable=False)
-
-
-def _check(table: str, name: str, rule: str) -> sa.CheckConstraint:
-    return sa.CheckConstraint(rule, name=f"{table}_{name}")
-
-
-def _key(table: str, *columns: str) -> sa.PrimaryKeyConstraint:
-    return sa.PrimaryKeyConstraint(*columns, name=f"{table}_pkey")
-
-
-def _unique(table: str, *columns: str) -> sa.UniqueConstraint:
-    return sa.UniqueConstraint(*columns, name=f"{table}_key")
-
-
-def _index(name: str, *columns: str, where: str | None = None, unique: bool = False) -> sa.Index:
-    return sa.Index(name, *columns, unique=unique, postgresql_where=None if where is None else sa.text(where))
-
-
-def _short(table: str, *names: str) -> sa.CheckConstraint:
-    rule = " AND ".join(f"{name} <> '' AND char_length({name}) <= {NAME_CHARS_MAX}" for name in names)
-    return _check(table, "names", rule)
+from .columns import (
+    NAME_CHARS_MAX,
+    Bytes,
+    Int,
+    Long,
+    Text,
+    Time,
+    check,
+    column,
+    identity,
+    index,
+    key,
+    nullable,
+    short,
+    unique,
+)
 
 
 def handler_table(m: sa.MetaData) -> sa.Table:
@@ -62,12 +30,12 @@ def handler_table(m: sa.MetaData) -> sa.Table:
     return sa.Table(
         "handler",
         m,
-        _identity("id"),
-        _column("consumer", _Text),
-        _column("name", _Text),
-        _key("handler", "id"),
-        _unique("handler", "consumer", "name"),
-        _check("handler", "names", f"consumer <> '' AND char_length(consumer) <= {NAME_CHARS_MAX}"
+        identity("id"),
+        column("consumer", Text),
+        column("name", Text),
+        key("handler", "id"),
+        unique("handler", "consumer", "name"),
+        check("handler", "names", f"consumer <> '' AND char_length(consumer) <= {NAME_CHARS_MAX}"
                f" AND char_length(name) <= {NAME_CHARS_MAX}"),
     )  # fmt: skip
 
@@ -77,11 +45,11 @@ def topic_table(m: sa.MetaData) -> sa.Table:
     return sa.Table(
         "topic",
         m,
-        _column("name", _Text),
-        _nullable("topic_id", _Text),
-        _column("incarnation", _Long, "0"),
-        _key("topic", "name"),
-        _check("topic", "incarnation", "incarnation >= 0"),
+        column("name", Text),
+        nullable("topic_id", Text),
+        column("incarnation", Long, "0"),
+        key("topic", "name"),
+        check("topic", "incarnation", "incarnation >= 0"),
     )
 
 
@@ -90,10 +58,10 @@ def consumer_table(m: sa.MetaData) -> sa.Table:
     return sa.Table(
         "consumer",
         m,
-        _column("name", _Text),
-        _column("first_started_at", _Time, "clock_timestamp()"),
-        _key("consumer", "name"),
-        _short("consumer", "name"),
+        column("name", Text),
+        column("first_started_at", Time, "clock_timestamp()"),
+        key("consumer", "name"),
+        short("consumer", "name"),
     )
 
 
@@ -106,18 +74,19 @@ def fence_table(m: sa.MetaData) -> sa.Table:
     return sa.Table(
         "fence",
         m,
-        _column("consumer", _Text),
-        _column("topic", _Text),
-        _column("partition", _Int),
-        _column("epoch", _Long, "0"),
-        _nullable("wanted", _Text),
-        _nullable("kafka_offset", _Long),
-        _nullable("released_at", _Time),
-        _column("crashes", _Long, "0"),
-        _key("fence", "consumer", "topic", "partition"),
-        _unique("fence", "consumer", "topic", "partition", "epoch"),
-        _short("fence", "consumer", "topic"),
-        _check("fence", "numbers", "partition >= 0 AND epoch >= 0 AND kafka_offset >= 0 AND crashes >= 0"),
+        column("consumer", Text),
+        column("topic", Text),
+        column("partition", Int),
+        column("epoch", Long, "0"),
+        nullable("wanted", Text),
+        nullable("kafka_offset", Long),
+        nullable("released_at", Time),
+        column("crashes", Long, "0"),
+        nullable("crash_point", Long),
+        key("fence", "consumer", "topic", "partition"),
+        unique("fence", "consumer", "topic", "partition", "epoch"),
+        short("fence", "consumer", "topic"),
+        check("fence", "numbers", "partition >= 0 AND epoch >= 0 AND kafka_offset >= 0 AND crashes >= 0"),
         postgresql_with={"fillfactor": 50},
     )
 
@@ -127,15 +96,15 @@ def checkpoint_table(m: sa.MetaData) -> sa.Table:
     return sa.Table(
         "checkpoint",
         m,
-        _column("handler", _Long),
-        _column("version", _Int),
-        _column("topic", _Text),
-        _column("partition", _Int),
-        _column("incarnation", _Long, "0"),
-        _column("next_offset", _Long),
-        _column("detached", sa.Boolean(), "false"),
-        _key("checkpoint", "handler", "version", "topic", "partition"),
-        _check("checkpoint", "numbers", "version >= 0 AND partition >= 0 AND incarnation >= 0 AND next_offset >= 0"),
+        column("handler", Long),
+        column("version", Int),
+        column("topic", Text),
+        column("partition", Int),
+        column("incarnation", Long, "0"),
+        column("next_offset", Long),
+        column("detached", sa.Boolean(), "false"),
+        key("checkpoint", "handler", "version", "topic", "partition"),
+        check("checkpoint", "numbers", "version >= 0 AND partition >= 0 AND incarnation >= 0 AND next_offset >= 0"),
         postgresql_with={"fillfactor": 50},
     )
 
@@ -145,15 +114,15 @@ def version_table(m: sa.MetaData) -> sa.Table:
     return sa.Table(
         "version",
         m,
-        _column("projection", _Long),
-        _column("version", _Int),
-        _column("state", _Text),
-        _column("epoch", _Long, "0"),
-        _nullable("wanted", _Text),
-        _key("version", "projection", "version"),
-        _unique("version", "projection", "version", "epoch"),
-        _check("version", "state", "state IN ('live', 'building', 'frozen', 'gone')"),
-        _check("version", "numbers", "version >= 0 AND epoch >= 0"),
+        column("projection", Long),
+        column("version", Int),
+        column("state", Text),
+        column("epoch", Long, "0"),
+        nullable("wanted", Text),
+        key("version", "projection", "version"),
+        unique("version", "projection", "version", "epoch"),
+        check("version", "state", "state IN ('live', 'building', 'frozen', 'gone')"),
+        check("version", "numbers", "version >= 0 AND epoch >= 0"),
     )
 
 
@@ -162,14 +131,14 @@ def restored_table(m: sa.MetaData) -> sa.Table:
     return sa.Table(
         "restored",
         m,
-        _column("consumer", _Text),
-        _column("topic", _Text),
-        _column("partition", _Int),
-        _column("until_offset", _Long),
-        _column("declared_at", _Time, "clock_timestamp()"),
-        _column("declared_by", _Text),
-        _key("restored", "consumer", "topic", "partition"),
-        _check("restored", "numbers", "partition >= 0 AND until_offset >= 0"),
+        column("consumer", Text),
+        column("topic", Text),
+        column("partition", Int),
+        column("until_offset", Long),
+        column("declared_at", Time, "clock_timestamp()"),
+        column("declared_by", Text),
+        key("restored", "consumer", "topic", "partition"),
+        check("restored", "numbers", "partition >= 0 AND until_offset >= 0"),
     )
 
 
@@ -178,13 +147,13 @@ def generation_table(m: sa.MetaData) -> sa.Table:
     return sa.Table(
         "generation",
         m,
-        _column("n", _Int),
-        _column("table_name", _Text),
-        _column("state", _Text),
-        _column("born_at", _Time, "clock_timestamp()"),
-        _key("generation", "n"),
-        _check("generation", "state", "state IN ('open', 'closed')"),
-        _check("generation", "table_name", "table_name = 'claim_' || n"),
+        column("n", Int),
+        column("table_name", Text),
+        column("state", Text),
+        column("born_at", Time, "clock_timestamp()"),
+        key("generation", "n"),
+        check("generation", "state", "state IN ('open', 'closed')"),
+        check("generation", "table_name", "table_name = 'claim_' || n"),
     )
 
 
@@ -193,13 +162,13 @@ def generation_birth_table(m: sa.MetaData) -> sa.Table:
     return sa.Table(
         "generation_birth",
         m,
-        _column("n", _Int),
-        _column("handler", _Long),
-        _column("version", _Int),
-        _column("topic", _Text),
-        _column("partition", _Int),
-        _column("next_offset", _Long),
-        _key("generation_birth", "n", "handler", "version", "topic", "partition"),
+        column("n", Int),
+        column("handler", Long),
+        column("version", Int),
+        column("topic", Text),
+        column("partition", Int),
+        column("next_offset", Long),
+        key("generation_birth", "n", "handler", "version", "topic", "partition"),
     )
 
 
@@ -209,27 +178,40 @@ def claim_table(m: sa.MetaData, n: int) -> sa.Table:
     return sa.Table(
         name,
         m,
-        _column("handler", _Long),
-        _column("version", _Int),
-        _column("event_id", _Bytes),
-        _column("payload_hash8", _Long),
-        _key(name, "handler", "version", "event_id"),
+        column("handler", Long),
+        column("version", Int),
+        column("event_id", Bytes),
+        column("payload_hash8", Long),
+        key(name, "handler", "version", "event_id"),
     )
 
 
 def parked_key_table(m: sa.MetaData) -> sa.Table:
-    """A lane that had a failure; `next_seq`, drawn under the row's lock, is the order within the lane."""
+    """A lane that had a failure; `next_seq`, drawn under the row's lock, is the order within the lane.
+
+    `waiting` counts the rows that hold the lane (queued, unknown, dead under `hold`): the key is parked while there are
+    any. `head_due` and `head_home_*` are those of the first of them where it is queued: what may be taken up is found
+    by them, however many rows wait behind.
+    """
     return sa.Table(
         "parked_key",
         m,
-        _column("handler", _Long),
-        _column("topic", _Text),
-        _column("key_hash", _Bytes),
-        _column("key", _Bytes),
-        _column("next_seq", _Long),
-        _key("parked_key", "handler", "topic", "key_hash"),
-        _check("parked_key", "numbers", "octet_length(key_hash) = 16 AND next_seq >= 1"),
-    )
+        column("handler", Long),
+        column("topic", Text),
+        column("key_hash", Bytes),
+        column("key", Bytes),
+        column("next_seq", Long),
+        column("waiting", Long, "0"),
+        nullable("head_due", Time),
+        nullable("head_home_topic", Text),
+        nullable("head_home_partition", Int),
+        key("parked_key", "handler", "topic", "key_hash"),
+        check("parked_key", "numbers", "octet_length(key_hash) = 16 AND next_seq >= 1 AND waiting >= 0"),
+        check("parked_key", "head", "num_nulls(head_due, head_home_topic, head_home_partition) IN (0, 3)"
+               " AND (head_due IS NULL OR waiting > 0)"),
+        index("parked_key_due", "head_home_topic", "head_home_partition", "head_due", where="head_due IS NOT NULL"),
+        index("parked_key_waiting", "handler", "key_hash", where="waiting > 0"),
+    )  # fmt: skip
 
 
 def failure_table(m: sa.MetaData) -> sa.Table:
@@ -239,64 +221,69 @@ def failure_table(m: sa.MetaData) -> sa.Table:
 
 def _failure_columns() -> list[sa.Column[Any]]:
     return [
-        _identity("id"),
-        _column("handler", _Long),
-        _column("version", _Int),
-        _column("origin", _Text),
-        _column("topic", _Text),
-        _column("incarnation", _Long),
-        _column("partition", _Int),
-        _column("record_offset", _Long),
-        _column("home_topic", _Text),
-        _column("home_partition", _Int),
-        _column("event_id", _Bytes),
-        _column("payload_hash8", _Long),
-        _column("lane", _Bytes),
-        _column("seq", _Long),
-        _column("state", _Text),
-        _column("reason", _Text),
-        _nullable("due", _Time),
-        _nullable("duplicate_of", _Long),
-        _column("attempts", _Long),
-        _column("replay_count", _Long, "0"),
-        _column("row_version", _Long, "1"),
-        _column("first_failed_at", _Time),
-        _column("last_failed_at", _Time),
-        _column("exception_type", _Text),
-        _column("message", _Text),
-        _column("stack_digest", _Text),
-        _column("id_text", _Text),
-        _column("type", _Text),
-        _nullable("tenant", _Text),
-        _nullable("brand", _Text),
-        _column("correlation_id", _Text),
-        _column("operation_id", _Text),
-        _nullable("schema_id", _Long),
-        _nullable("key", _Bytes),
-        _nullable("value", _Bytes),
-        _column("headers", _Bytes),
-        _column("timestamp_ms", _Long),
-        _column("timestamp_type", _Int),
+        identity("id"),
+        column("handler", Long),
+        column("version", Int),
+        column("origin", Text),
+        column("topic", Text),
+        column("incarnation", Long),
+        column("partition", Int),
+        column("record_offset", Long),
+        column("home_topic", Text),
+        column("home_partition", Int),
+        column("event_id", Bytes),
+        column("payload_hash8", Long),
+        column("lane", Bytes),
+        column("alone", sa.Boolean(), "false"),
+        column("holds", sa.Boolean(), "false"),
+        column("seq", Long),
+        column("state", Text),
+        column("reason", Text),
+        nullable("due", Time),
+        nullable("duplicate_of", Long),
+        column("attempts", Long),
+        column("class_attempts", Long, "0"),
+        nullable("effect_id", Long),
+        column("replay_count", Long, "0"),
+        column("row_version", Long, "1"),
+        column("first_failed_at", Time),
+        column("last_failed_at", Time),
+        column("exception_type", Text),
+        column("message", Text),
+        column("stack_digest", Text),
+        column("id_text", Text),
+        column("type", Text),
+        nullable("tenant", Text),
+        nullable("brand", Text),
+        column("correlation_id", Text),
+        column("operation_id", Text),
+        nullable("schema_id", Long),
+        nullable("key", Bytes),
+        nullable("value", Bytes),
+        column("headers", Bytes),
+        column("timestamp_ms", Long),
+        column("timestamp_type", Int),
     ]
 
 
 def _failure_rules() -> list[sa.Constraint]:
     def rule(name: str, text: str) -> sa.CheckConstraint:
-        return _check("failure", name, text)
+        return check("failure", name, text)
 
     return [
-        _key("failure", "id"),
+        key("failure", "id"),
         sa.ForeignKeyConstraint(["duplicate_of"], ["failure.id"], name="failure_duplicate_of_fkey", ondelete="CASCADE"),
         rule("origin", "origin IN ('event', 'job', 'letter')"),
         rule("event_has_position", "origin <> 'event' OR (topic <> '' AND partition >= 0 AND record_offset >= 0)"),
         rule("home", "home_topic <> '' AND home_partition >= 0"),
         rule("state", "state IN ('queued', 'dead', 'unknown', 'discarded', 'linked')"),
         rule("queued_is_due", "(state = 'queued') = (due IS NOT NULL)"),
+        rule("holds", "NOT holds OR state = 'dead'"),
         rule("linked_has_original", "(state = 'linked') = (duplicate_of IS NOT NULL)"),
         rule("reason", "reason <> ''"),
         rule("hashes", "octet_length(event_id) = 16 AND octet_length(lane) = 16"),
-        rule("numbers", "version >= 0 AND incarnation >= 0 AND seq >= 1 AND attempts >= 0 AND replay_count >= 0"
-             " AND row_version >= 1 AND timestamp_type BETWEEN 0 AND 2"),
+        rule("numbers", "version >= 0 AND incarnation >= 0 AND seq >= 1 AND attempts >= 0 AND class_attempts >= 0"
+             " AND replay_count >= 0 AND row_version >= 1 AND timestamp_type BETWEEN 0 AND 2"),
         rule("order_of_time", "first_failed_at <= last_failed_at"),
     ]  # fmt: skip
 
@@ -304,14 +291,22 @@ def _failure_rules() -> list[sa.Constraint]:
 def _failure_indexes() -> list[sa.Index]:
     position = ("handler", "version", "topic", "incarnation", "partition", "record_offset")
     return [
-        _index("failure_position_key", *position, where="origin = 'event'", unique=True),
-        _index("failure_event_id", "event_id"),
-        _index("failure_handler", "handler", "state", "id"),
-        _index("failure_pick_up", "home_topic", "home_partition", "due", where="state = 'queued'"),
-        _index("failure_lane", "handler", "topic", "lane", "seq", where="state IN ('queued', 'unknown')"),
-        _index("failure_duplicate_of", "duplicate_of", where="duplicate_of IS NOT NULL"),
-        _index("failure_correlation_id", "correlation_id"),
-        _index("failure_operation_id", "operation_id"),
+        index("failure_position_key", *position, where="origin = 'event'", unique=True),
+        index("failure_event_id", "event_id"),
+        index("failure_handler", "handler", "state", "id"),
+        index("failure_pick_up", "home_topic", "home_partition", "due", where="state = 'queued' AND alone"),
+        index(
+            "failure_lane",
+            "handler",
+            "topic",
+            "lane",
+            "seq",
+            where="NOT alone AND (state IN ('queued', 'unknown') OR holds)",
+        ),
+        index("failure_effect_id", "effect_id", where="effect_id IS NOT NULL"),
+        index("failure_duplicate_of", "duplicate_of", where="duplicate_of IS NOT NULL"),
+        index("failure_correlation_id", "correlation_id"),
+        index("failure_operation_id", "operation_id"),
     ]
 
 
@@ -320,28 +315,28 @@ def outbox_table(m: sa.MetaData) -> sa.Table:
     return sa.Table(
         "outbox",
         m,
-        _column("id", _Bytes),
-        _identity("seq"),
-        _column("kind", _Text),
-        _nullable("consumer", _Text),
-        _nullable("home_topic", _Text),
-        _nullable("home_partition", _Int),
-        _column("topic", _Text),
-        _nullable("key", _Bytes),
-        _nullable("payload", _Bytes),
-        _column("headers", _Bytes),
-        _column("correlation_id", _Text),
-        _nullable("failure_id", _Long),
-        _column("created_at", _Time, "clock_timestamp()"),
-        _nullable("published_at", _Time),
-        _key("outbox", "id"),
-        _check("outbox", "id", "octet_length(id) = 16"),
-        _check("outbox", "kind", "kind IN ('letter', 'publish')"),
-        _check("outbox", "topic", "topic <> ''"),
-        _check("outbox", "home", "num_nulls(consumer, home_topic, home_partition) IN (0, 3)"),
-        _index("outbox_unpublished", "consumer", "home_topic", "home_partition", "seq", where="published_at IS NULL"),
-        _index("outbox_waiting", "created_at", where="published_at IS NULL"),
-        _index("outbox_correlation_id", "correlation_id"),
+        column("id", Bytes),
+        identity("seq"),
+        column("kind", Text),
+        nullable("consumer", Text),
+        nullable("home_topic", Text),
+        nullable("home_partition", Int),
+        column("topic", Text),
+        nullable("key", Bytes),
+        nullable("payload", Bytes),
+        column("headers", Bytes),
+        column("correlation_id", Text),
+        nullable("failure_id", Long),
+        column("created_at", Time, "clock_timestamp()"),
+        nullable("published_at", Time),
+        key("outbox", "id"),
+        check("outbox", "id", "octet_length(id) = 16"),
+        check("outbox", "kind", "kind IN ('letter', 'publish')"),
+        check("outbox", "topic", "topic <> ''"),
+        check("outbox", "home", "num_nulls(consumer, home_topic, home_partition) IN (0, 3)"),
+        index("outbox_unpublished", "consumer", "home_topic", "home_partition", "seq", where="published_at IS NULL"),
+        index("outbox_waiting", "created_at", where="published_at IS NULL"),
+        index("outbox_correlation_id", "correlation_id"),
     )
 
 
@@ -350,23 +345,23 @@ def audit_table(m: sa.MetaData) -> sa.Table:
     return sa.Table(
         "audit",
         m,
-        _identity("id"),
-        _column("at", _Time, "clock_timestamp()"),
-        _column("act", _Text),
-        _column("actor", _Text),
-        _column("allowed", sa.Boolean()),
-        _column("consumer", _Text),
-        _column("handler", _Text),
-        _nullable("failure_id", _Long),
-        _nullable("event_id", _Bytes),
-        _column("correlation_id", _Text),
-        _column("operation_id", _Text),
-        _nullable("tenant", _Text),
-        _nullable("brand", _Text),
-        _column("details", postgresql.JSONB(), "'{}'"),
-        _key("audit", "id"),
-        _check("audit", "words", "act <> '' AND actor <> ''"),
-        _index("audit_event_id", "event_id", where="event_id IS NOT NULL"),
-        _index("audit_failure_id", "failure_id", where="failure_id IS NOT NULL"),
-        _index("audit_correlation_id", "correlation_id"),
+        identity("id"),
+        column("at", Time, "clock_timestamp()"),
+        column("act", Text),
+        column("actor", Text),
+        column("allowed", sa.Boolean()),
+        column("consumer", Text),
+        column("handler", Text),
+        nullable("failure_id", Long),
+        nullable("event_id", Bytes),
+        column("correlation_id", Text),
+        column("operation_id", Text),
+        nullable("tenant", Text),
+        nullable("brand", Text),
+        column("details", postgresql.JSONB(), "'{}'"),
+        key("audit", "id"),
+        check("audit", "words", "act <> '' AND actor <> ''"),
+        index("audit_event_id", "event_id", where="event_id IS NOT NULL"),
+        index("audit_failure_id", "failure_id", where="failure_id IS NOT NULL"),
+        index("audit_correlation_id", "correlation_id"),
     )

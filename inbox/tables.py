@@ -26,6 +26,7 @@ from typing import Final, LiteralString, final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
+from .effect_definitions import breaker_table, effect_table, lease_table, suspect_table
 from .errors import ConfigurationError
 from .table_definitions import (
     audit_table,
@@ -73,6 +74,10 @@ class Tables:
     failure: sa.Table
     outbox: sa.Table
     audit: sa.Table
+    effect: sa.Table
+    lease: sa.Table
+    breaker: sa.Table
+    suspect: sa.Table
 
     def __repr__(self) -> str:
         return f"Tables({self.schema})"
@@ -117,6 +122,10 @@ def tables(schema: str = DEFAULT_SCHEMA) -> Tables:
         failure=failure_table(metadata),
         outbox=outbox_table(metadata),
         audit=audit_table(metadata),
+        effect=effect_table(metadata),
+        lease=lease_table(metadata),
+        breaker=breaker_table(metadata),
+        suspect=suspect_table(metadata),
     )
 
 

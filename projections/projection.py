@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..dlq.policy import FailurePolicy
+
 BATCH_MAX: Final = 5_000
 """Events in one transaction: beyond it the share of round trips is below a tenth and only latency and memory grow."""
 
@@ -14,6 +16,10 @@ BATCH_WAIT_MS: Final = 0
 
 PROJECTION_DEADLINE_S: Final = 60.0
 """A batch that writes for a minute holds its locks for a minute: something is wrong with it."""
+
+
+CONTINUE: Final = FailurePolicy("continue")
+"""A projection goes on behind a failed event: what it writes is guarded by versions, or does not depend on order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,8 @@ class Projection:
     batch_max: int = BATCH_MAX
     batch_wait_ms: int = BATCH_WAIT_MS
     deadline_s: float = PROJECTION_DEADLINE_S
+    policy: FailurePolicy = CONTINUE
+    renamed_from: str | None = None
 
     def accepts(self, type_name: str, value_type: type) -> bool:
         """Whether events of this type are for this projection (a tombstone is for every projection)."""

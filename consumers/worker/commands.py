@@ -189,7 +189,9 @@ class CommandRunner:
             number += 1
             return await self._attempt(bound, item, number, finish, row_id, made)
 
-        dead, attempts, ended = await self.until_decided(bound.command.name, attempt, item.event, bound.command.retry)
+        dead, attempts, ended = await self.until_decided(
+            bound.command.name, attempt, item.event, bound.command.policy.retry
+        )
         if dead is not None:
             return Ended(dead=dead), attempts
         assert ended is not None, "an attempt ends with a value or with an error"
