@@ -217,16 +217,16 @@ class Failure:
     event_id: bytes
     payload_hash8: int
     lane: bytes
-    alone: bool
-    holds: bool
+    alone: bool = False
+    holds: bool = False
     seq: int
     state: FailureState
     reason: str
     due: datetime.datetime | None
     duplicate_of: int | None
     attempts: int
-    class_attempts: int
-    effect_id: int | None
+    class_attempts: int = 0
+    effect_id: int | None = None
     replay_count: int
     row_version: int
     first_failed_at: datetime.datetime
