@@ -21,6 +21,7 @@ from .database import APPLICATION_NAME, Database
 from .errors import OwnershipLost, TransientError
 from .event import Partition
 from .finishing import looked_at, to_the_end
+from .points import Writes, between
 from .tables import Tables
 
 _BLOCKERS_EVERY_S: Final = 0.1
@@ -96,7 +97,7 @@ async def take_over(
         OwnershipLost: somebody else wanted the partition later: ask Kafka again.
         TransientError: it is blocked by a backend that is not ours.
     """
-    async with db.transaction() as conn:
+    async with between(Writes.WANT, db.transaction()) as conn:
         await want(conn, t, consumer, partition, token)
     epoch = await _take_with_force(db, t, consumer, partition, token, statement_timeout_s)
     if epoch is None:
@@ -107,7 +108,7 @@ async def take_over(
 async def _take_with_force(
     db: Database, t: Tables, consumer: str, partition: Partition, token: str, patience_s: float
 ) -> int | None:
-    async with db.transaction() as conn:
+    async with between(Writes.TAKE, db.transaction()) as conn:
         pid: int = await conn.scalar(_BOUND, {"timeout": f"{max(1, round(2000 * patience_s))}"})
         taking = asyncio.ensure_future(take(conn, t, consumer, partition, token))
         try:

@@ -8,6 +8,7 @@ from . import checkpoint, fence
 from .errors import FatalError, OwnershipLost
 from .event import Partition
 from .holding import HandlerVersion, Holding, Holdings
+from .points import Writes
 from .store import Store
 
 Points = Mapping[Partition, tuple[int, int]]
@@ -47,7 +48,7 @@ async def raise_checkpoints(
     below = behind(holdings, key, points)
     if not below:
         return
-    async with store.transaction() as conn:
+    async with store.transaction(Writes.RAISE) as conn:
         ours = await fence.hold(conn, store.tables, consumer, holdings.fences(below))
         moves = [
             checkpoint.Move(*key, p.topic, p.number, holding.checkpoints[key], points[p][1])

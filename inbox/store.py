@@ -1,4 +1,4 @@
-"""The inbox as one value: its connections and its tables, and the three kinds of transaction that the rooms open."""
+"""The inbox as one value: its connections and its tables, and the kinds of transaction that the rooms open."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .database import Database
+from .points import Writes, between
 from .tables import Tables
 
 STORE_ERRORS: Final = (
@@ -33,8 +34,12 @@ class Store:
     database: Database
     tables: Tables
 
-    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """Commits at its end; for the product's own work."""
+    def transaction(self, writes: Writes | None = None, of: str = "") -> AbstractAsyncContextManager[AsyncConnection]:
+        """Commits at its end; for the product's own work. `writes` names what it is for, `of` for whom."""
+        return between(writes, self.database.transaction(), of)
+
+    def look(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """The same where nothing is written."""
         return self.database.transaction()
 
     def user_transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, Message
 from ...inbox.clock import Clock
 from ...inbox.errors import FatalError
 from ...inbox.event import Partition, Record
+from ...inbox.points import Point, reach
 from .errors import Kind, fix_of, kind_of
 from .partitions import Cause, PartitionState, PartitionTable
 from .ports import Chunk, Intake, Listener, Part
@@ -91,6 +92,7 @@ class Feed:
     def _deliver(self, read: Read) -> None:
         parts = [part for partition, records in read.records.items() if (part := self._take(partition, records))]
         if parts:
+            reach(Point.DECODED)
             self._listener.delivered(Chunk(tuple(parts)))
 
     def _take(self, partition: Partition, records: list[Record]) -> Part | None:

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from ...inbox.clock import Clock, SystemClock
 from ...inbox.errors import ConfigurationError, FatalError, OwnershipLost, TransientError
 from ...inbox.event import Partition
+from ...inbox.points import Point, reach
 from .admin import Admin, Cluster, TopicFacts
 from .commits import Commits
 from .config import ClientOptions, admin_config, consumer_config
@@ -274,6 +275,7 @@ class KafkaThread:
             self._table.rewind_all()
             self._feed.trouble(Trouble(raised.args[0]))
         if messages and not self._feed.failed:
+            reach(Point.POLLED)
             self._feed.take(messages)
 
     def _read_max(self, first: Message) -> int:

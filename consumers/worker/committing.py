@@ -12,6 +12,7 @@ from ...inbox.errors import FatalError, OwnershipLost
 from ...inbox.event import Partition
 from ...inbox.holding import Holdings
 from ...inbox.moving import Points
+from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
 from ..client.ports import ClientStopped, CommitAnswer, KafkaPort
 from ..engine.signals import Commit, LetGo
@@ -52,7 +53,9 @@ class Committer:
         try:
             noted = await self._note(commit)
             raised = await self._raise(commit)
+            reach(Point.BEFORE_OFFSETS)
             answers = await self._kafka.commit(self._still_ours(noted, commit))
+            reach(Point.AFTER_OFFSETS)
         except STORE_ERRORS as error:
             log.warning("commit_waits", error=type(error).__name__)
             self._not_committed(epochs)
@@ -107,7 +110,7 @@ class Committer:
         """The offsets into the fence rows; gives back those that are ours."""
         held = {p: h for p, (epoch, _) in commit.offsets.items() if (h := self._holdings.current(p, epoch)) is not None}
         offsets = {p: (holding.fence_epoch, commit.offsets[p][1]) for p, holding in held.items()}
-        async with self._store.transaction() as conn:
+        async with self._store.transaction(Writes.NOTE) as conn:
             noted = await fence.note_offsets(conn, self._store.tables, self._consumer, offsets)
         for partition in held.keys() - noted:
             self._fenced(partition, held[partition].epoch)

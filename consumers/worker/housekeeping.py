@@ -127,7 +127,7 @@ class Housekeeping:
             self._metrics.set("stalled_seconds", now_s - since_s, partition.topic, str(partition.number))
 
     async def _outbox(self) -> None:
-        async with self._store.transaction() as conn:
+        async with self._store.look() as conn:
             pending = await outbox.pending(conn, self._store.tables, self._consumer)
         self._metrics.set("outbox_pending", pending.count)
         self._metrics.set("outbox_oldest_seconds", pending.oldest_age_s)

@@ -24,6 +24,7 @@ from ...inbox.clock import Clock
 from ...inbox.errors import FatalError, OwnershipLost, TransientError
 from ...inbox.event import Partition
 from ...inbox.holding import Holding, Holdings
+from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
 from ..app import Consumer
 from ..client.ports import CommitAnswer, KafkaPort
@@ -135,9 +136,11 @@ class Ownership:
         if committed is not None:
             await self._ask(partition, committed)
         token = self._clock.new_id()
+        reach(Point.BEFORE_TAKEOVER)
         fence_epoch = await fence.take_over(
             self._store.database, self._store.tables, self._consumer.name, partition, token, TAKEOVER_PATIENCE_S
         )
+        reach(Point.AFTER_TAKEOVER)
         taken = _Taken(partition, token, fence_epoch)
         if committed is not None:
             await self._ask_or_give_back(taken, committed)
@@ -168,7 +171,7 @@ class Ownership:
         try:
             await self._ask(taken.partition, offset)
         except OwnershipLost:
-            async with self._store.transaction() as conn:
+            async with self._store.transaction(Writes.GIVE_BACK) as conn:
                 await fence.give_back(
                     conn, self._store.tables, self._consumer.name, taken.partition, taken.token, taken.fence_epoch
                 )
@@ -192,7 +195,7 @@ class Ownership:
 
     async def _note(self, taken: _Taken, offset: int) -> None:
         offsets = {taken.partition: (taken.fence_epoch, offset)}
-        async with self._store.transaction() as conn:
+        async with self._store.transaction(Writes.AGREE) as conn:
             noted = await fence.note_offsets(conn, self._store.tables, self._consumer.name, offsets, forced=True)
         if not noted:
             raise OwnershipLost(f"{taken.partition} was taken by somebody else")
@@ -201,7 +204,7 @@ class Ownership:
 
     async def _read(self, partition: Partition) -> int | None:
         """Kafka's offset as it was last written into the fence row."""
-        async with self._store.transaction() as conn:
+        async with self._store.look() as conn:
             rows = await fence.read(conn, self._store.tables, self._consumer.name, [partition])
         row = rows.get(partition)
         return None if row is None else row.kafka_offset
@@ -209,7 +212,7 @@ class Ownership:
     async def _decide(self, holding: Holding, found: Findings) -> Mapping[Binding, int]:
         """Step 5: read the checkpoints, make those that are missing, remember them all."""
         partition, tables = holding.partition, self._store.tables
-        async with self._store.transaction() as conn:
+        async with self._store.transaction(Writes.START) as conn:
             rows = await checkpoint.read(conn, tables, self._consumer.name, partition)
             known = {
                 binding: row.next_offset

@@ -17,6 +17,7 @@ from typing import Final, final
 from ...inbox import fence, outbox
 from ...inbox.clock import Clock
 from ...inbox.holding import Holdings
+from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
 from ..client.ports import Outgoing, ProducerPort, SendAnswer, SendResult
 
@@ -122,7 +123,7 @@ class Relay:
         now_s = self._clock.monotonic_s()
         self._blocked_until = {stuck: until for stuck, until in self._blocked_until.items() if until > now_s}
         left_out = {*self._sending, *(stuck for stuck in self._blocked_until if isinstance(stuck, str))}
-        async with self._store.transaction() as conn:
+        async with self._store.look() as conn:
             rows = await outbox.unpublished(
                 conn, self._store.tables, self._consumer, homes, blocked_topics=sorted(left_out), limit=ROWS_MAX
             )
@@ -133,9 +134,11 @@ class Relay:
         """Rounds of at most one row a key, so that a failed one is never overtaken by the next of its key."""
         for round_rows in _rounds(rows):
             going = [row for row in round_rows if not self._is_stuck(row)]
+            reach(Point.BEFORE_SEND)
             results = await self._producer.send(
                 [Outgoing(row.topic, row.key, row.payload, row.headers) for row in going]
             )
+            reach(Point.AFTER_SEND)
             sent = [row for row, result in zip(going, results, strict=True) if result.sent]
             for row, result in zip(going, results, strict=True):
                 if not result.sent:
@@ -152,7 +155,7 @@ class Relay:
         """Steps 1 and 7: published, unless the row's home is not ours any more. False: none of them is marked."""
         fences = self._holdings.fences({row.home for row in rows if row.home is not None})
         try:
-            async with self._store.transaction() as conn:
+            async with self._store.transaction(Writes.MARK) as conn:
                 held = await fence.hold(conn, self._store.tables, self._consumer, fences)
                 await outbox.mark_published(conn, self._store.tables, [row.id for row in rows if row.home in held])
         except STORE_ERRORS:

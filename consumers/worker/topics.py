@@ -9,6 +9,7 @@ import structlog
 
 from ...inbox import topics
 from ...inbox.errors import FatalError
+from ...inbox.points import Writes
 from ...inbox.store import Store
 from ...inbox.topics import TopicChange, TopicIdentity
 from ..app import Consumer
@@ -31,7 +32,7 @@ class TopicWatch:
     async def identity(self, topic: str) -> TopicIdentity:
         """What the name stands for now. Raises FatalError for a re-created topic, unless that is declared as fine."""
         topic_id = (await self._kafka.topic_ids([topic]))[topic]
-        async with self._store.transaction() as conn:
+        async with self._store.transaction(Writes.TOPIC) as conn:
             identity = await topics.adopt_topic(conn, self._store.tables, topic, topic_id)
         if identity.change is TopicChange.KEPT and topic not in self._warned:
             self._warned.add(topic)
@@ -54,7 +55,7 @@ class TopicWatch:
                 f"topic {topic!r} was deleted and made anew (its id is {topic_id} now): its offsets mean other records",
                 fix=f"if that was meant: tidegate topic reset {topic}; or declare on_recreated='earliest'",
             )
-        async with self._store.transaction() as conn:
+        async with self._store.transaction(Writes.TOPIC) as conn:
             incarnation = await topics.raise_incarnation(conn, self._store.tables, topic, topic_id)
         log.warning("topic_recreated", topic=topic, incarnation=incarnation)
         return TopicIdentity(topic, topic_id, incarnation, TopicChange.RECREATED)
