@@ -22,6 +22,7 @@ from ...inbox.event import Event, Record
 from ...inbox.holding import Holdings
 from ...inbox.migrate import check_schema
 from ...inbox.outbox import NewOutgoing
+from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.tables import tables
 from ...projections.apply import Applier
@@ -100,26 +101,27 @@ class Registered:
 async def register(store: Store, consumer: Consumer) -> Registered:
     """Give each handler its id. Raises ConfigurationError for a schema that does not fit or a changed version."""
     try:
-        async with store.transaction() as conn:
+        async with store.transaction(Writes.REGISTER) as conn:
             await check_schema(conn, store.tables)
             known = await consumers.ever_started(conn, store.tables, consumer.name)
-            ids = await handlers.register_handlers(conn, store.tables, consumer.name, consumer.handler_names)
+            ids = await handlers.register_handlers(
+                conn, store.tables, consumer.name, consumer.handler_names, consumer.renamed
+            )
             declared = {ids[name]: (name, projection.version) for name, projection in consumer.projections.items()}
             changed = await versions.declare_live(conn, store.tables, declared)
             if changed:
                 raise ConfigurationError([_changed(consumer, change) for change in changed])
             await consumers.first_start(conn, store.tables, consumer.name)
             await checkpoint.attach_only(conn, store.tables, consumer.name, list(ids.values()))
-            gone = await handlers.known_handlers(conn, store.tables, consumer.name)
+            gone = await handlers.gone_handlers(conn, store.tables, consumer.name, consumer.handler_names)
     except OSError as error:
         raise FatalError(
             f"PostgreSQL does not answer ({error if isinstance(error, NotConnectedError) else type(error).__name__})",
             fix="check database.url and that the server runs",
         ) from error
-    missing = sorted(set(gone) - set(ids))
-    if missing:
-        log.warning("handlers_gone", handlers=missing, what="their rows and checkpoints are left as they are")
-    return Registered(ids, known, tuple(missing))
+    if gone:
+        log.warning("handlers_gone", handlers=list(gone), what="their rows and checkpoints are left as they are")
+    return Registered(ids, known, tuple(gone))
 
 
 def _changed(consumer: Consumer, change: versions.Changed) -> Problem:
@@ -338,7 +340,7 @@ class Assembly:
         await self._producer.stop(RELAY_DRAIN_S)
         if fences and not self.worker.failed.done():
             try:
-                async with self._store.transaction() as conn:
+                async with self._store.transaction(Writes.RELEASE) as conn:
                     await fence.release(conn, self._store.tables, self._consumer.name, fences)
             except STORE_ERRORS as error:
                 log.warning("fences_not_released", error=type(error).__name__)
