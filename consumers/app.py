@@ -206,6 +206,12 @@ class Consumer:
         """All handlers, projections and commands."""
         return (*self.projections, *self.commands)
 
+    @property
+    def renamed(self) -> dict[str, str]:
+        """The names that handlers had before: new -> old."""
+        handlers = (*self.projections.values(), *self.commands.values())
+        return {handler.name: handler.renamed_from for handler in handlers if handler.renamed_from is not None}
+
     def payload_types(self) -> frozenset[type]:
         """Every payload class that a handler takes."""
         takes: set[type] = set()
@@ -223,7 +229,7 @@ class Consumer:
             )
         if not self.handler_names:
             found.append(Problem(f"consumer {self.name!r}", "it has no handler", "declare a projection or a command"))
-        return found
+        return found + self._renaming_problems()
 
     def warnings(self) -> list[str]:
         """What is allowed, but should be known."""
@@ -232,6 +238,16 @@ class Consumer:
                 f"consumer {self.name!r}: events are known by their position, so a producer's duplicates are not caught"
             ]
         return []
+
+    def _renaming_problems(self) -> list[Problem]:
+        """A name that is still in use, or that two handlers claim, says nothing about whose rows these are."""
+        olds = list(self.renamed.values())
+        taken = {new: old for new, old in self.renamed.items() if old in self.handler_names or olds.count(old) > 1}
+        return [
+            Problem(f"handler {new!r} of {self.name!r}", f"renamed_from={old!r} is the name of another handler too",
+                    "name the one handler that this one was before, and that the app no longer has")
+            for new, old in taken.items()
+        ]  # fmt: skip
 
     def _add(self, handlers: dict[str, Any], name: str, handler: Any) -> None:
         key = f"handler {name!r} of {self.name!r}"

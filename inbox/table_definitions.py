@@ -26,13 +26,18 @@ from .columns import (
 
 
 def handler_table(m: sa.MetaData) -> sa.Table:
-    """Each registered projection or command of a consumer; `''` is for records without a handler of their own."""
+    """Each registered projection or command of a consumer; `''` is for records without a handler of their own.
+
+    `former_name` is what a renamed one was called before; `discarded_at` says that a gone one is not missed.
+    """
     return sa.Table(
         "handler",
         m,
         identity("id"),
         column("consumer", Text),
         column("name", Text),
+        nullable("former_name", Text),
+        nullable("discarded_at", Time),
         key("handler", "id"),
         unique("handler", "consumer", "name"),
         check("handler", "names", f"consumer <> '' AND char_length(consumer) <= {NAME_CHARS_MAX}"
@@ -243,6 +248,7 @@ def _failure_columns() -> list[sa.Column[Any]]:
         nullable("duplicate_of", Long),
         column("attempts", Long),
         column("class_attempts", Long, "0"),
+        nullable("retrying_since", Time),
         nullable("effect_id", Long),
         column("replay_count", Long, "0"),
         column("row_version", Long, "1"),

@@ -11,12 +11,14 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from ...dlq.leaving import left_by
 from ...inbox import versions
 from ...inbox.errors import ConfigurationError, FatalError, Problem, RecordError, TidegateError
 from ...inbox.event import Record
-from ...inbox.handlers import RESERVED, known_handlers
+from ...inbox.handlers import gone_handlers, known_handlers, two_problem
 from ...inbox.migrate import check_schema
 from ...inbox.store import STORE_ERRORS, Store
+from ...inbox.tables import Tables
 from ..app import Consumer
 from ..settings import Settings, masked_address
 from .cluster import Cluster
@@ -78,16 +80,11 @@ async def _looked_at(
 
 
 async def _handlers(conn: AsyncConnection, store: Store, consumer: Consumer) -> list[Problem]:
-    known = await known_handlers(conn, store.tables, consumer.name)
-    gone = sorted(set(known) - set(consumer.handler_names) - {RESERVED})
-    problems = [
-        Problem(
-            f"handler {name!r} of {consumer.name!r}",
-            "the database knows it, the app no longer has it; its rows and checkpoints stay as they are",
-            "put it back, or finish what it left before you remove it",
-        )
-        for name in gone
-    ]
+    t, renamed = store.tables, consumer.renamed
+    known = await known_handlers(conn, t, consumer.name)
+    gone = await gone_handlers(conn, t, consumer.name, consumer.handler_names, renamed)
+    problems = [await _gone(conn, t, consumer.name, name, handler_id) for name, handler_id in gone.items()]
+    problems += [two_problem(consumer.name, new, old) for new, old in renamed.items() if {new, old} <= known.keys()]
     declared = {known[name]: (name, p.version) for name, p in consumer.projections.items() if name in known}
     return problems + [
         Problem(
@@ -97,6 +94,16 @@ async def _handlers(conn: AsyncConnection, store: Store, consumer: Consumer) -> 
         )
         for change in await versions.changed(conn, store.tables, declared)
     ]
+
+
+async def _gone(conn: AsyncConnection, t: Tables, consumer: str, name: str, handler_id: int) -> Problem:
+    left = await left_by(conn, t, handler_id)
+    return Problem(
+        f"handler {name!r} of {consumer!r}",
+        f"the database knows it and the app no longer has it; it left {left}, which stay as they are",
+        f"put it back, declare its new name with renamed_from={name!r}, or discard what it left: "
+        f"`tidegate handlers discard {name} --consumer {consumer}`",
+    )
 
 
 # ----------------------------------------------------------------------------------------------- cluster and registry

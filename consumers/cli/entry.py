@@ -18,7 +18,7 @@ from ...inbox.migrate import upgrade
 from ...inbox.store import STORE_ERRORS
 from .. import config_report, logs, metrics
 from ..settings import Log, Settings, masked_address
-from . import checking, lagging, restoring, running, showing, topics
+from . import checking, handlers, lagging, restoring, running, showing, topics
 from .dlq import dlq_app
 from .options import ERR, OUT, AppOption, ConfigOption, ConsumerOption, JsonOption
 from .preparing import choose, chosen, judge, prepare, settings_only
@@ -128,6 +128,8 @@ def restored(
 
 topic_app = typer.Typer(no_args_is_help=True, help="Say what happened to a topic, or make what is missing.")
 app.add_typer(topic_app, name="topic")
+handlers_app = typer.Typer(no_args_is_help=True, help="See the handlers that the database knows; discard one.")
+app.add_typer(handlers_app, name="handlers")
 app.add_typer(dlq_app, name="dlq")
 
 
@@ -150,6 +152,27 @@ def create_topics(app: AppOption = None, consumer: ConsumerOption = None, config
     """Make the dead-letter topics that do not exist yet."""
     prepared = prepare(app, config, ("kafka.bootstrap_servers",))
     topics.create(prepared.settings, chosen(prepared.app, consumer))
+
+
+@handlers_app.command(name="list")
+def list_handlers(app: AppOption = None, consumer: ConsumerOption = None, config: ConfigOption = None) -> None:
+    """List every handler that the database knows, whether the app has it or not."""
+    prepared = prepare(app, config, DATABASE)
+    asyncio.run(handlers.show(prepared.settings, choose(prepared.app, consumer)))
+
+
+@handlers_app.command(name="discard")
+def discard_handler(
+    name: Annotated[str, typer.Argument(help="A handler that the app no longer has.")],
+    app: AppOption = None,
+    consumer: ConsumerOption = None,
+    config: ConfigOption = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why: it stands in the audit.")] = "the app has it no more",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without it you only see what would be done.")] = False,
+) -> None:
+    """Say that what a gone handler left is not wanted: its rows are discarded, and `check` finds nothing any more."""
+    prepared = prepare(app, config, DATABASE)
+    asyncio.run(handlers.discard(prepared.settings, choose(prepared.app, consumer), name, reason, really=yes))
 
 
 @app.command()

@@ -13,6 +13,10 @@ branch_labels = None
 depends_on = None
 
 COLUMNS = """
+ALTER TABLE handler
+  ADD COLUMN former_name TEXT,
+  ADD COLUMN discarded_at TIMESTAMP WITH TIME ZONE;
+
 ALTER TABLE fence ADD COLUMN crash_point BIGINT;
 
 ALTER TABLE parked_key
@@ -29,6 +33,7 @@ ALTER TABLE failure
   ADD COLUMN alone BOOLEAN DEFAULT false NOT NULL,
   ADD COLUMN holds BOOLEAN DEFAULT false NOT NULL,
   ADD COLUMN class_attempts BIGINT DEFAULT 0 NOT NULL,
+  ADD COLUMN retrying_since TIMESTAMP WITH TIME ZONE,
   ADD COLUMN effect_id BIGINT,
   ADD CONSTRAINT failure_holds CHECK (NOT holds OR state = 'dead'),
   DROP CONSTRAINT failure_numbers,
