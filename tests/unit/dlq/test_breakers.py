@@ -1,0 +1,106 @@
+"""Where events wait that a breaker holds back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tidegate.dlq.breaker import Phase
+from tidegate.dlq.breakers import DeadBreakers, WatchedMeter
+from tidegate.dlq.policy import BreakerPolicy
+from tidegate.inbox.clock import ManualClock, SystemClock
+from tidegate.inbox.errors import OwnershipLost
+from tidegate.inbox.meter import NoMeter
+
+AT_ONCE = BreakerPolicy(row_max=1, retry_after_s=0.05)
+LATE = BreakerPolicy(row_max=1, retry_after_s=3_600.0)
+
+
+def breakers(policy: BreakerPolicy | None, told: list[tuple[str, Phase]] | None = None) -> DeadBreakers:
+    noted = told if told is not None else []
+    return DeadBreakers(
+        {"bill": policy, "other": LATE}, SystemClock(), lambda name, phase, _: noted.append((name, phase))
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_a_handler_without_a_breaker_is_never_held_back() -> None:
+    held = breakers(None)
+    for _ in range(10):
+        assert await held.admits("bill")
+        assert await held.admits("nobody knows it")
+
+
+async def test_whoever_is_held_back_is_tried_and_its_good_end_lets_the_others_go() -> None:
+    told: list[tuple[str, Phase]] = []
+    held = breakers(AT_ONCE, told)
+    assert await held.admits("bill")
+    waiting = [asyncio.create_task(held.admits("bill")) for _ in range(3)]
+    done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result() for task in done] == [False]
+    assert len(rest) == 2, "one is tried"
+    held.fine("bill")
+    assert await asyncio.gather(*rest) == [False, False]
+    assert told == [("bill", Phase.OPEN), ("bill", Phase.HALF_OPEN), ("bill", Phase.CLOSED)]
+
+
+async def test_a_try_that_fails_waits_again() -> None:
+    told: list[tuple[str, Phase]] = []
+    held = breakers(AT_ONCE, told)
+    assert await held.admits("bill")
+    assert not await held.admits("bill")
+    assert not await held.admits("bill")
+    assert [phase for _, phase in told] == [Phase.OPEN, Phase.HALF_OPEN, Phase.OPEN, Phase.HALF_OPEN]
+
+
+async def test_one_handlers_breaker_holds_no_other_back() -> None:
+    held = breakers(LATE)
+    assert await held.admits("bill")
+    waiting = asyncio.create_task(held.admits("bill"))
+    await until(lambda: held.phases()["bill"][0] is Phase.OPEN)
+    assert await held.admits("other")
+    assert not waiting.done()
+    held.close("bill")
+    assert not await waiting
+
+
+async def test_a_stop_lets_everybody_leave_undone() -> None:
+    held = breakers(LATE)
+    assert await held.admits("bill")
+    waiting = [asyncio.create_task(held.admits("bill")) for _ in range(3)]
+    await until(lambda: held.phases()["bill"][0] is Phase.OPEN)
+    held.quiet()
+    ends = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(end) for end in ends] == [OwnershipLost] * 3
+    with pytest.raises(OwnershipLost):
+        await held.admits("bill")
+
+
+async def test_what_no_repeat_helps_waits_until_a_person_has_looked() -> None:
+    told: list[tuple[str, Phase]] = []
+    held = breakers(AT_ONCE, told)
+    waiting = asyncio.create_task(held.until_admitted("bill", [True]))
+    await waiting
+    waiting = asyncio.create_task(held.until_admitted("bill", [True]))
+    await until(lambda: [phase for _, phase in told] == [Phase.OPEN, Phase.HALF_OPEN, Phase.OPEN])
+    assert not waiting.done()
+    held.close("bill")
+    await waiting
+
+
+async def test_what_the_meter_counts_as_a_good_end_is_one_for_the_breaker() -> None:
+    held = DeadBreakers({"bill": BreakerPolicy(row_max=2)}, ManualClock(), lambda name, phase, why: None)
+    meter = WatchedMeter(NoMeter(), held)
+    for count in (lambda: meter.handled("bill", 1, 0.1), lambda: meter.skipped("bill", 1)):
+        for _ in range(2):
+            assert await held.admits("bill")
+        count()
+    meter.dead("bill", "rejected", 1)
+    assert held.phases()["bill"] == (Phase.CLOSED, "")
