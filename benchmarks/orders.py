@@ -42,15 +42,18 @@ def encoded(number: int, event_id: str, at: datetime) -> bytes:
     return out.getvalue()
 
 
-def seed(bootstrap: str, topic: str, count: int, seed_number: int = 1) -> None:
-    """Produce `count` orders."""
+KEYS: Final = 5_000
+
+
+def seed(bootstrap: str, topic: str, count: int, seed_number: int = 1, keys: int = KEYS) -> None:
+    """Produce `count` orders under `keys` keys, which take turns."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
     chance, at = random.Random(seed_number), datetime.now(UTC)
     for number in range(count):
         event_id = str(uuid.UUID(int=chance.getrandbits(128), version=4))
         value = encoded(number, event_id, at)
         headers: list[tuple[str, str | bytes | None]] = [(ID_HEADER, event_id.encode())]
-        producer.produce(topic, key=f"o{number % 5_000}", value=value, headers=headers)
+        producer.produce(topic, key=f"o{number % keys}", value=value, headers=headers)
         if number % 1_000 == 0:
             producer.poll(0)
     producer.flush()

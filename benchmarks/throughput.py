@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 
 from benchmarks.orders import PARTITIONS, seed
 from benchmarks.report import report
+from benchmarks.sides import side
 from benchmarks.worker import TABLES
 from tests.services import database, kafka, postgres, topics
 
@@ -23,23 +21,16 @@ GOALS = {
 PER_EVENT_COUNT = 5_000
 
 
-def side(module: str, *arguments: str) -> float:
-    """Run one side in a process of its own; its events a second."""
-    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command[1:4])} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return float(json.loads(done.stdout.splitlines()[-1])["events_per_s"])
-
-
 def measure(url: str, bootstrap: str, topic: str, events: int, rounds: int) -> dict[str, list[float]]:
     """Both sides in turn, so that a machine that changes its speed changes it for both."""
     rates: dict[str, list[float]] = {"floor": [], "worker": [], "per_event": []}
     for _ in range(rounds):
-        rates["floor"].append(side("floor", "batched", url, bootstrap, topic, str(events)))
+        rates["floor"].append(side("floor", "batched", url, bootstrap, topic, str(events))["events_per_s"])
         database.execute(url, "TRUNCATE public.sums", "DROP SCHEMA IF EXISTS tidegate CASCADE")
-        rates["worker"].append(side("worker", url, bootstrap, topic, str(events)))
-        rates["per_event"].append(side("floor", "per_event", url, bootstrap, topic, str(PER_EVENT_COUNT)))
+        rates["worker"].append(side("worker", url, bootstrap, topic, str(events))["events_per_s"])
+        rates["per_event"].append(
+            side("floor", "per_event", url, bootstrap, topic, str(PER_EVENT_COUNT))["events_per_s"]
+        )
     return rates
 
 

@@ -1,0 +1,110 @@
+"""A million parked events beside none: what they cost the other keys, and how soon a worker with them reads.
+
+The rows are written straight into the tables, as events of 1,000 keys whose first one waits for a retry that is not
+due yet. `make bench BENCH=parked ARGS="--parked 1000000 --events 40000 --rounds 3"`
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import uuid
+
+from benchmarks.command_worker import HANDLER
+from benchmarks.orders import seed
+from benchmarks.report import report
+from benchmarks.sides import side
+from tests.services import database, kafka, postgres, topics
+from tidegate.inbox.identity import key_hash16
+from tidegate.inbox.migrate import upgrade
+
+GOALS = {"ratio": "at least 0.95", "start_s": "below 2"}
+PARKED_KEYS = 1_000
+PARTITIONS = 4
+
+REGISTER = "INSERT INTO tidegate.handler (consumer, name) VALUES ('{consumer}', '{handler}')"
+
+KEYS = """
+    INSERT INTO tidegate.parked_key (handler, topic, key_hash, key, next_seq, waiting,
+                                     head_due, head_home_topic, head_home_partition)
+    SELECT h.id, '{topic}', decode(k.hash, 'hex'), convert_to('parked-' || k.n, 'UTF8'), {each} + 1, {each},
+           now() + interval '1 hour', '{topic}', k.n % {partitions}
+      FROM tidegate.handler h, unnest('{{{hashes}}}'::text[]) WITH ORDINALITY k (hash, n)
+     WHERE h.consumer = '{consumer}' AND h.name = '{handler}'
+"""
+
+ROWS = """
+    INSERT INTO tidegate.failure (handler, version, origin, topic, incarnation, partition, record_offset, home_topic,
+        home_partition, event_id, payload_hash8, lane, seq, state, reason, due, attempts, first_failed_at,
+        last_failed_at, exception_type, message, stack_digest, id_text, type, correlation_id, operation_id, key, value,
+        headers, timestamp_ms, timestamp_type)
+    SELECT p.handler, 0, 'event', p.topic, 0, p.head_home_partition, 1000000000 + k.at, p.topic,
+        p.head_home_partition, decode(md5('event-' || k.at), 'hex'), k.at, p.key_hash, k.seq, 'queued', 'exhausted',
+        p.head_due, CASE WHEN k.seq = 1 THEN 1 ELSE 0 END, now(), now(), 'builtins.ConnectionError', 'away', '',
+        'event-' || k.at, 'OrderPlaced', 'event-' || k.at, 'event-' || k.at, p.key,
+        convert_to(repeat('x', 200), 'UTF8'), ''::bytea, 0, 1
+      FROM (SELECT *, row_number() OVER (ORDER BY key_hash) AS nth FROM tidegate.parked_key) p,
+           LATERAL (SELECT s AS seq, (p.nth - 1) * {each} + s AS at FROM generate_series(1, {each}) s) k
+"""
+
+
+def park(url: str, topic: str, consumer: str, rows: int) -> None:
+    """Write `rows` parked events of `PARKED_KEYS` keys."""
+    names = {"consumer": consumer, "handler": HANDLER, "topic": topic}
+    hashes = ",".join(key_hash16(f"parked-{n}".encode()).hex() for n in range(1, PARKED_KEYS + 1))
+    numbers = {"each": rows // PARKED_KEYS, "partitions": PARTITIONS, "hashes": hashes}
+    statements = (statement.format(**names, **numbers) for statement in (REGISTER, KEYS, ROWS))
+    database.execute(url, *statements, "VACUUM ANALYZE tidegate.failure, tidegate.parked_key")
+
+
+def measure(url: str, bootstrap: str, topic: str, events: int, parked: int) -> tuple[float, float]:
+    """Events a second, and seconds from the start of the process to its first record."""
+    consumer = f"bench-{uuid.uuid4().hex[:8]}"
+    database.execute(url, "DROP SCHEMA IF EXISTS tidegate CASCADE")
+    database.run(upgrade(url))
+    if parked:
+        park(url, topic, consumer, parked)
+    started = time.time()
+    figures = side("command_worker", "plain", url, bootstrap, topic, str(events), consumer)
+    return figures["events_per_s"], figures["first_at"] - started
+
+
+def main() -> None:
+    """Start the parts, measure, report."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--parked", type=int, default=1_000_000)
+    arguments.add_argument("--events", type=int, default=60_000)
+    arguments.add_argument("--rounds", type=int, default=3)
+    given = arguments.parse_args()
+    rounds: dict[str, list[float]] = {"empty": [], "parked": [], "start_empty": [], "start_parked": []}
+    with (
+        kafka.running() as bootstrap,
+        postgres.running(durable=True) as server,
+        database.fresh(server) as url,
+        topics.fresh(bootstrap, "bench") as topic,
+    ):
+        name = topic(PARTITIONS)
+        seed(bootstrap, name, given.events)
+        for _ in range(given.rounds):
+            for kind, rows in (("empty", 0), ("parked", given.parked)):
+                rate, start_s = measure(url, bootstrap, name, given.events, rows)
+                rounds[kind].append(rate)
+                rounds[f"start_{kind}"].append(start_s)
+    pairs = zip(rounds["parked"], rounds["empty"], strict=True)
+    report(
+        "parked",
+        {
+            "events_per_s": statistics.median(rounds["parked"]),
+            "empty_events_per_s": statistics.median(rounds["empty"]),
+            "ratio": statistics.median(parked / empty for parked, empty in pairs),
+            "start_s": statistics.median(rounds["start_parked"]),
+            "start_empty_s": statistics.median(rounds["start_empty"]),
+        },
+        GOALS,
+        {"parked": given.parked, "keys": PARKED_KEYS, "events": given.events, "rounds": rounds},
+    )
+
+
+if __name__ == "__main__":
+    main()

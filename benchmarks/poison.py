@@ -1,0 +1,62 @@
+"""Commands of which some fail, beside the same number of which none does: what trouble costs those that have none.
+
+1 % fail for good (a row and a letter each), 1 % at their first attempt, spread over 20,000 keys.
+`make bench BENCH=poison ARGS="--events 40000 --rounds 3"`
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+from benchmarks.orders import seed
+from benchmarks.report import report
+from benchmarks.sides import side
+from tests.services import database, kafka, postgres, topics
+
+GOALS = {"ratio": "at least 0.8"}
+KEYS = 20_000
+PARTITIONS = 4
+
+
+def measure(url: str, bootstrap: str, topic: str, events: int, rounds: int) -> dict[str, list[float]]:
+    """Both in turn, so that a machine that changes its speed changes it for both."""
+    rates: dict[str, list[float]] = {"plain": [], "poison": []}
+    for _ in range(rounds):
+        for kind, measured in rates.items():
+            database.execute(url, "DROP SCHEMA IF EXISTS tidegate CASCADE")
+            figures = side("command_worker", kind, url, bootstrap, topic, str(events))
+            measured.append(figures["events_per_s"])
+    return rates
+
+
+def main() -> None:
+    """Start the parts, measure, report."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--events", type=int, default=60_000)
+    arguments.add_argument("--rounds", type=int, default=3)
+    given = arguments.parse_args()
+    with (
+        kafka.running() as bootstrap,
+        postgres.running(durable=True) as server,
+        database.fresh(server) as url,
+        topics.fresh(bootstrap, "bench") as topic,
+    ):
+        name = topic(PARTITIONS)
+        seed(bootstrap, name, given.events, keys=KEYS)
+        rates = measure(url, bootstrap, name, given.events, given.rounds)
+    pairs = zip(rates["poison"], rates["plain"], strict=True)
+    report(
+        "poison",
+        {
+            "events_per_s": statistics.median(rates["poison"]),
+            "plain_events_per_s": statistics.median(rates["plain"]),
+            "ratio": statistics.median(poison / plain for poison, plain in pairs),
+        },
+        GOALS,
+        {"events": given.events, "keys": KEYS, "rounds": rates},
+    )
+
+
+if __name__ == "__main__":
+    main()
