@@ -146,9 +146,13 @@ CREATE TABLE suspect (
   topic TEXT NOT NULL,
   partition INTEGER NOT NULL,
   record_offset BIGINT NOT NULL,
+  failure_id BIGINT,
   since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+  session_pid INTEGER NOT NULL,
+  session_start TIMESTAMP WITH TIME ZONE NOT NULL,
+  doubts BIGINT DEFAULT 0 NOT NULL,
   CONSTRAINT suspect_pkey PRIMARY KEY (consumer, topic, partition),
-  CONSTRAINT suspect_numbers CHECK (partition >= 0 AND record_offset >= 0)
+  CONSTRAINT suspect_numbers CHECK (partition >= 0 AND record_offset >= 0 AND doubts >= 0)
 );
 """
 
