@@ -20,6 +20,7 @@ from typing import Any, Protocol, cast, final
 
 from ..inbox.event import Record
 from ..inbox.outcome import Dead, Reason
+from .deadline import DeadlineError, frame_of
 
 TYPE_CHARS_MAX = 200
 """A full class name; longer ones are generated and say nothing at their end."""
@@ -100,14 +101,14 @@ def safe_message(exc: BaseException, payload: Sequence[bytes | None] = ()) -> st
 
 
 def stack_digest(exc: BaseException) -> str:
-    """Sixteen hex digits, equal for failures raised along the same (module, function, line) frames; "" without any."""
-    frames = [
-        f"{frame.f_globals.get('__name__', '?')}:{frame.f_code.co_qualname}:{line}"
-        for _, (frame, line) in zip(range(FRAMES_MAX), traceback.walk_tb(exc.__traceback__), strict=False)
-    ]
+    """Sixteen hex digits, equal for failures raised (or cut off) along the same frames; "" without any."""
+    walked = zip(range(FRAMES_MAX), traceback.walk_tb(exc.__traceback__), strict=False)
+    raised_at = [frame_of(frame, line) for _, (frame, line) in walked]
+    frames = exc.stood_at if isinstance(exc, DeadlineError) else raised_at
     if not frames:
         return ""
-    return hashlib.blake2b("\n".join(frames).encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
+    told = "\n".join(f"{frame.module}:{frame.function}:{frame.line}" for frame in frames)
+    return hashlib.blake2b(told.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 # -------------------------------------------------------------------------------------------------------------- text

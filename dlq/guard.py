@@ -7,11 +7,12 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
-from .rules import DeadlineError
+from .deadline import DeadlineError, frame_of
 
 T = TypeVar("T")
 
@@ -57,10 +58,12 @@ async def guarded(call: Awaitable[T], deadline_s: float) -> Returned[T] | Raised
         await _cancel(task)
         raise
     if not done:
-        where = "".join(_frames(task))
+        frames = _frames(task)
+        where = "".join(_shown(frame) for frame in frames)
         log.warning("handler_past_deadline", deadline_s=deadline_s, where=where, threads=thread_stacks())
+        stood_at = [frame_of(frame, frame.f_lineno) for frame in frames]
         await _cancel(task)
-        return Raised(DeadlineError(f"no end after {deadline_s:g} s; it stood at {where}"), timed_out=True)
+        return Raised(DeadlineError(f"no end after {deadline_s:g} s; it stood at {where}", stood_at), timed_out=True)
     return _result(task)
 
 
@@ -112,16 +115,21 @@ async def _cancel(task: asyncio.Future[T]) -> None:
         raise error
 
 
-def _frames(task: asyncio.Future[T]) -> list[str]:
-    """Where the task stands: file, line and function of each frame, outermost first, no values."""
+def _frames(task: asyncio.Future[T]) -> list[FrameType]:
+    """Where the task stands, outermost first."""
     awaited: Any = task.get_coro() if isinstance(task, asyncio.Task) else None
-    lines: list[str] = []
-    while awaited is not None and len(lines) < FRAMES_MAX:
+    frames: list[FrameType] = []
+    while awaited is not None and len(frames) < FRAMES_MAX:
         frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
         if frame is not None:
-            lines.append(f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {frame.f_code.co_name}; ")
+            frames.append(frame)
         awaited = _first(awaited, "cr_await", "gi_yieldfrom", "ag_await")
-    return lines
+    return frames
+
+
+def _shown(frame: FrameType) -> str:
+    """File, line and function; no values."""
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {frame.f_code.co_name}; "
 
 
 def _first(thing: object, *names: str) -> Any:

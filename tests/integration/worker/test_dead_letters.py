@@ -94,8 +94,6 @@ def one_letter(letter: Record, source: dict[int, Record], consumer: str) -> str:
     left_out = {"tidegate-" + suffix for suffix in SOMETIMES - {"tenant"}}
     if reason in WITHOUT_EXCEPTION:
         left_out |= {"tidegate-exception-type", "tidegate-stack-digest"}
-    if reason == "timeout":
-        left_out.add("tidegate-stack-digest")  # nobody raised it
     if b"acme" not in {value for _, value in record.headers}:
         left_out.add("tidegate-tenant")
     else:
