@@ -13,16 +13,19 @@ from .columns import Bytes, Int, Long, Text, Time, check, column, identity, inde
 def effect_table(m: sa.MetaData) -> sa.Table:
     """Calls to the outside: what was intended, under which key, and what is known of its end.
 
-    One row for each (scope, owner, name, operation id). `attempt_id` is the call that counts now, `earlier` those
-    before it: a late answer of one of them is evidence. `key` goes out with the call and is the same in every attempt,
-    unless a person said otherwise (`key_no`).
+    One row for each operation; `identity` is the hash of (scope, owner, name, operation id), whose texts stand beside
+    it to be read. `attempt_id` is the call that counts now, `earlier` those before it: a late answer of one of them is
+    evidence. `key` goes out with the call and is the same in every attempt, unless a person said otherwise (`key_no`).
+    `due` is when another attempt or a probe may look at it. `in_doubt`: an attempt before this one may have been done.
+    `unsure` counts the calls since the last time that something was known.
     """
-    return sa.Table("effect", m, *_effect_columns(), *_effect_rules())
+    return sa.Table("effect", m, *_effect_columns(), *_effect_rules(), postgresql_with={"fillfactor": 70})
 
 
 def _effect_columns() -> list[sa.Column[Any]]:
     return [
         identity("id"),
+        column("identity", Bytes),
         column("scope", Text),
         column("owner", Text),
         column("name", Text),
@@ -34,11 +37,14 @@ def _effect_columns() -> list[sa.Column[Any]]:
         column("attempt_id", Bytes),
         column("earlier", postgresql.ARRAY(Bytes), "'{}'"),
         column("attempts", Long, "1"),
+        column("unsure", Long, "0"),
+        column("in_doubt", sa.Boolean(), "false"),
         column("key", Text),
         column("key_no", Int, "0"),
         column("key_since", Time, "clock_timestamp()"),
         column("intended_at", Time, "clock_timestamp()"),
         column("deadline", Time),
+        column("due", Time),
         nullable("ended_at", Time),
         nullable("external_id", Text),
         nullable("second_external_id", Text),
@@ -46,7 +52,6 @@ def _effect_columns() -> list[sa.Column[Any]]:
         column("error", Text, "''"),
         nullable("resolution", Text),
         column("probes", Long, "0"),
-        nullable("probe_due", Time),
         column("consumer", Text, "''"),
         nullable("event_id", Bytes),
         nullable("tenant", Text),
@@ -62,7 +67,7 @@ def _effect_rules() -> list[sa.Constraint | sa.Index]:
 
     return [
         key("effect", "id"),
-        unique("effect", "scope", "owner", "name", "operation_id"),
+        unique("effect", "identity"),
         rule("names", "owner <> '' AND name <> '' AND operation_id <> '' AND key <> ''"),
         rule("state", "state IN ('intended', 'completed', 'failed', 'unknown', 'resolved')"),
         rule("rule", "rule IN ('idempotent_key', 'probe', 'review')"),
@@ -70,10 +75,10 @@ def _effect_rules() -> list[sa.Constraint | sa.Index]:
              " AND (resolution IS NULL OR resolution IN ('done', 'not_done', 'discarded'))"),
         rule("ended", "(state = 'intended') = (ended_at IS NULL)"),
         rule("result", "result IS NULL OR state = 'completed' OR resolution = 'done'"),
-        rule("ids", "octet_length(attempt_id) = 16 AND octet_length(fingerprint) = 16"
+        rule("ids", "octet_length(identity) = 16 AND octet_length(attempt_id) = 16 AND octet_length(fingerprint) = 16"
              " AND (event_id IS NULL OR octet_length(event_id) = 16)"),
-        rule("numbers", "attempts >= 1 AND key_no >= 0 AND probes >= 0 AND row_version >= 1"),
-        index("effect_open", "deadline", where="state IN ('intended', 'unknown')"),
+        rule("numbers", "attempts >= 1 AND unsure >= 0 AND key_no >= 0 AND probes >= 0 AND row_version >= 1"),
+        index("effect_open", "due", where="state IN ('intended', 'unknown')"),
         index("effect_operation_id", "operation_id"),
         index("effect_correlation_id", "correlation_id"),
     ]  # fmt: skip
