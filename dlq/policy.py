@@ -81,9 +81,17 @@ class FailurePolicy:
     on_failure: OnFailure = "block"
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     rules: tuple[Rule, ...] = ()
+    """The handler's own."""
+    defaults: tuple[Rule, ...] = field(default=(), kw_only=True)
+    """The app's, asked after them."""
     after_dead: AfterDead = "release"
     key_parked_max: int = KEY_PARKED_MAX
     parked_max: int = PARKED_MAX
     at_limit: AtLimit = "pause"
     on_conflict: OnConflict = "dead"
     breaker: BreakerPolicy | None = field(default_factory=BreakerPolicy)
+
+    @property
+    def asked(self) -> tuple[Rule, ...]:
+        """Every rule, in the order in which they are asked."""
+        return (*self.rules, *self.defaults)

@@ -144,5 +144,14 @@ def _within(value: object, low: float, high: float) -> bool:
     return math.isfinite(value) and low <= value <= high
 
 
+def is_wait(value: object) -> bool:
+    """Whether `value`, which a user's code gave, is a number of seconds that one can wait.
+
+    >>> is_wait(1.5), is_wait(-1), is_wait(math.inf), is_wait("soon"), is_wait(True)
+    (True, False, False, False, False)
+    """
+    return _within(value, 0.0, math.inf)
+
+
 def _clamped(wish_s: float, cap_s: float) -> float:
     return min(max(wish_s, 0.0), cap_s) if math.isfinite(wish_s) else cap_s

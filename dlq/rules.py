@@ -1,87 +1,90 @@
-"""What an exception means: which one of five decisions it leads to. No IO; a walk over one table.
+"""What an exception means: the one walk that leads from it to a decision. No IO; a walk over rules and tables.
 
-The walk looks at the exception, then at what it was raised `from`, outermost first: the first link that the table knows
-decides. Two answers do not wait for their turn, wherever in the chain they stand: a lost partition (nothing may be
-written) and a fatal error (nothing may go on). Of an exception group, waiting wins over dying: a wait is bounded, and a
-dead letter next to an outage is usually its victim. What nobody knows is the handler's own error: rejected.
+The walk looks at the exception, then at what it was raised `from`, outermost first. First the user's rules are asked
+(the handler's, then the app's), in their order, of every link of that chain; then the tables: the first link that is
+known decides. Four answers do not wait for their turn, wherever they stand: a lost partition (nothing may be written),
+a fatal error (nothing may go on), and the ledger's two, a call that may have been made and one that may be under way
+(a rule about them would be a guess). Of an exception group `decisions.RANKS` says which member counts. What nobody
+knows is the handler's own error: rejected.
+
+A rule's own code may fail, and never hides the event. A condition that raises leaves open whether the rule fits, so
+going on would be a guess: the event is dead, with a text that names the rule. A wait that cannot be read changes
+nothing about trying again: the policy's own backoff is used, and the decision says so.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final, TypeAlias, cast, final
+import datetime
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias, final
 
-from ..inbox.errors import DependencyError, FatalError, OwnershipLost, RecordError, TransientError
+from ..inbox.errors import RetryLater
 from ..inbox.faults import Fault
 from ..inbox.outcome import Reason
-from .failure_text import CHAIN_MAX, members_of
+from .deadline import DeadlineError
+from .decisions import (
+    DeadNow,
+    Decision,
+    DependencyAway,
+    Fatal,
+    LedBy,
+    Lost,
+    Postponed,
+    ReviewNow,
+    SkipNow,
+    Transient,
+    rank,
+)
+from .failure_text import CHAIN_MAX, exception_type, members_of
+from .guard import Raised, contained_call
+from .outcomes import outcome_of
+from .policy import Rule, Then
+from .retry import is_wait
+from .retry_after import retry_after_s
+from .rule_match import named, takes
+from .rule_tables import ABSOLUTE, DATABASE, LANGUAGE, NAMED, OF_FAULT, OURS, OWN, Line
 
-
-@final
-class DeadlineError(TransientError):
-    """A handler ran past its deadline."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Transient:
-    """The world is bad right now: counted, tried again by the policy; `exhausted` is the reason when it gives up."""
-
-    exhausted: Reason = Reason.EXHAUSTED
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DependencyAway:
-    """Nobody's attempt counts: whoever uses the dependency pauses until its own health check passes."""
-
-    name: str
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Fatal:
-    """The process leaves, offsets unadvanced."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The partition is somebody else's: the work is dropped and counted, nothing is written."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DeadNow:
-    """No retry helps."""
-
-    reason: Reason
-
-
-Decision: TypeAlias = Transient | DependencyAway | Fatal | Lost | DeadNow
+__all__ = [
+    "DATABASE", "DeadNow", "DeadlineError", "Decision", "DependencyAway", "Fatal", "Faults", "Lost", "Postponed",
+    "RetryLater", "ReviewNow", "SkipNow", "Transient", "decide", "outcome_of",
+]  # fmt: skip
 
 Faults: TypeAlias = Callable[[BaseException], Fault]
 """The database's own classifier: `tidegate.inbox.faults.classify`."""
 
-DATABASE: Final = "postgresql"
-"""The name under which the database is a dependency."""
+
+def decide(
+    exc: BaseException, faults: Faults, rules: Sequence[Rule] = (), now: datetime.datetime | None = None
+) -> Decision:
+    """What `exc`, raised by a handler, leads to. Total: every exception has a decision.
+
+    Args:
+        exc: what was raised.
+        faults: the database's classifier.
+        rules: the user's, in the order in which they are asked (`FailurePolicy.asked`). Without them for what our own
+            statements raised: a rule speaks of the handler.
+        now: the wall clock, for a Retry-After that is a date without the answer's own date beside it.
+    """
+    links = list(_all_links(exc))
+    for line in ABSOLUTE:
+        for link in links:
+            if (decision := _of_line(line, link, now)) is not None:
+                return decision
+    return _Walk(faults, rules, now).of(exc, 0)
 
 
-def decide(exc: BaseException, faults: Faults) -> Decision:
-    """What `exc`, raised by a handler, leads to. Total: every exception has a decision."""
-    links = list(_chain(exc))
-    for absolute, decision in _ABSOLUTE:
-        if any(isinstance(link, absolute) for link in links):
-            return decision
-    for link in links:
-        members = members_of(link)
-        decision = _mildest(members, faults) if members else _of_link(link, faults)
-        if decision is not None:
-            return decision
-    return DeadNow(Reason.REJECTED)
+def _all_links(exc: BaseException) -> Iterator[BaseException]:
+    """`exc`, its causes, its members, their causes and members: each once, however they hang together."""
+    waiting, seen = [exc], set[int]()
+    while waiting:
+        link = waiting.pop()
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        waiting += members_of(link)
+        waiting += () if link.__cause__ is None else (link.__cause__,)
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:
@@ -94,121 +97,106 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
         link = link.__cause__
 
 
-def _mildest(members: Sequence[BaseException], faults: Faults) -> Decision:
-    """Of the decisions that a group's members lead to, the one that waits; after the absolute ones."""
-    return min((decide(member, faults) for member in members), key=_rank)
+@final
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """One walk: what it asks."""
+
+    faults: Faults
+    rules: Sequence[Rule]
+    now: datetime.datetime | None
+
+    def of(self, exc: BaseException, depth: int) -> Decision:
+        """The decision; `depth` counts groups in groups, which an error of somebody's making may nest without end."""
+        links = list(_chain(exc))
+        for ask in (self._by_rules, self._by_tables) if self.rules else (self._by_tables,):
+            for link in links:
+                if depth < CHAIN_MAX and (decision := ask(link, depth)) is not None:
+                    return decision
+        return replace(OWN, led_by=LedBy(f"no line knows {exception_type(exc)}"))
+
+    def _by_rules(self, link: BaseException, depth: int) -> Decision | None:
+        for number, rule in enumerate(self.rules, 1):
+            if (decision := self._of_rule(number, rule, link)) is not None:
+                return decision
+        members = [self.of(member, depth + 1) for member in members_of(link)]
+        return min(members, key=rank) if any(member.led_by.rule for member in members) else None
+
+    def _by_tables(self, link: BaseException, depth: int) -> Decision | None:
+        if members := members_of(link):
+            return min((self.of(member, depth + 1) for member in members), key=rank)
+        for line in lines_of(type(link)):
+            if (decision := _of_line(line, link, self.now)) is not None:
+                return decision
+        told = contained_call(self.faults, link)
+        decision = None if isinstance(told, Raised) else OF_FAULT[told.value]
+        return None if decision is None else replace(decision, led_by=LedBy(f"the database's table: {_name(link)}"))
+
+    def _of_rule(self, number: int, rule: Rule, link: BaseException) -> Decision | None:
+        """What the rule says of `link`; None where it does not fit."""
+        if not takes(rule.on, type(link)):
+            return None
+        led_by = LedBy(f"rule {number} ({rule.then} on {named(rule.on)})", number)
+        fits = contained_call(_asked(rule), link)
+        if isinstance(fits, Raised):
+            broken = f"{led_by.line}: its condition raised {exception_type(fits.error)}, so nobody knows if it fits"
+            return DeadNow(Reason.REJECTED, broken, led_by)
+        return self._ruled(rule, link, led_by) if fits.value else None
+
+    def _ruled(self, rule: Rule, link: BaseException, led_by: LedBy) -> Decision:
+        match rule.then:
+            case Then.RETRY:
+                after_s, note = self._after_s(rule, link)
+                exhausted = Reason.TIMEOUT if isinstance(link, DeadlineError) else Reason.EXHAUSTED
+                return Transient(exhausted, after_s, rule.because + note, led_by)
+            case Then.SKIP:
+                return SkipNow(rule.because, led_by)
+            case Then.FAIL:
+                return DeadNow(rule.reason, rule.because, led_by)
+            case Then.REVIEW:
+                return ReviewNow(rule.because, led_by=led_by)
+            case Then.STOP:
+                return Fatal(rule.because, led_by)
+
+    def _after_s(self, rule: Rule, link: BaseException) -> tuple[float | None, str]:
+        """How long to wait, in seconds, and a note where the rule could not say it."""
+        if rule.after_s is None:
+            told = contained_call(retry_after_s, link, self.now)
+            return (None, "") if isinstance(told, Raised) else (told.value, "")
+        told = contained_call(rule.after_s, link)
+        if isinstance(told, Raised):
+            return None, f" (its after_s raised {exception_type(told.error)}: the backoff is used)"
+        if told.value is None or is_wait(told.value):
+            return told.value, ""
+        return None, f" (its after_s gave a {type(told.value).__name__} that is no wait: the backoff is used)"
 
 
-def _rank(decision: Decision) -> int:
-    return _RANKS.index(type(decision))
+def lines_of(cls: type[BaseException]) -> Iterator[Line]:
+    """The lines that know a class, in the order in which they are asked."""
+    yield from (line for line in OURS if isinstance(line.kind, type) and issubclass(cls, line.kind))
+    keys = ((base.__module__.partition(".")[0], base.__name__) for base in cls.__mro__)
+    yield from (NAMED[key] for key in keys if key in NAMED)
+    yield from (line for line in LANGUAGE if isinstance(line.kind, type) and issubclass(cls, line.kind))
 
 
-_RANKS: Final = (Lost, Fatal, DependencyAway, Transient, DeadNow)
+def _of_line(line: Line, link: BaseException, now: datetime.datetime | None) -> Decision | None:
+    """What the line says; None where it does not know, or where a foreign exception cannot even be looked at."""
+    if isinstance(line.kind, type) and not isinstance(link, line.kind):
+        return None
+    told = contained_call(line.leads, link, now)
+    if isinstance(told, Raised) or told.value is None:
+        return None
+    return replace(told.value, led_by=LedBy(f"the tables' line {line.on}"))
 
 
-def _of_link(link: BaseException, faults: Faults) -> Decision | None:
-    """What the tables say of one exception by itself; None where they do not know it."""
-    for kind, ours in _OURS:
-        if isinstance(link, kind):
-            return ours(link)
-    for cls in type(link).__mro__:
-        if (remote := _REMOTE.get((cls.__module__.partition(".")[0], cls.__name__))) is not None:
-            return remote(link)
-    for kind, decision in _BUILTIN:
-        if isinstance(link, kind):
-            return decision
-    return _OF_FAULT[faults(link)]
+def _asked(rule: Rule) -> Callable[[BaseException], bool]:
+    """The rule's condition as a plain yes or no: also what it gives may be something that raises when it is asked."""
+    when = rule.when
+    return _ALWAYS if when is None else lambda link: bool(when(link))
 
 
-# --------------------------------------------------------------------------------------------------------- the tables
-
-_REJECTED: Final = DeadNow(Reason.REJECTED)
-_TRANSIENT: Final = Transient()
-
-_ABSOLUTE: Final[tuple[tuple[type[BaseException], Decision], ...]] = ((OwnershipLost, Lost()), (FatalError, Fatal()))
+_ALWAYS: Final[Callable[[BaseException], bool]] = lambda _: True  # noqa: E731 - a constant, not a function of its own
 
 
-def _record_error(exc: BaseException) -> Decision:
-    return DeadNow(cast(RecordError, exc).reason)
-
-
-def _dependency(exc: BaseException) -> Decision:
-    return DependencyAway(cast(DependencyError, exc).dependency)
-
-
-def _transient(_: BaseException) -> Decision:
-    return _TRANSIENT
-
-
-def _rejected(_: BaseException) -> Decision:
-    return _REJECTED
-
-
-_OURS: Final[tuple[tuple[type[BaseException], Callable[[BaseException], Decision]], ...]] = (
-    (RecordError, _record_error),
-    (DependencyError, _dependency),
-    (DeadlineError, lambda _: Transient(Reason.TIMEOUT)),
-    (TransientError, _transient),
-)
-"""Our own errors, subclasses before their parents."""
-
-_RETRIED_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP answers that say "not now": time-outs, too early, too many, and the server's own trouble."""
-
-
-def _by_status(exc: BaseException) -> Decision:
-    """An HTTP answer: the server was reached and said what it thinks."""
-    response: object = getattr(exc, "response", None)
-    status: object = getattr(response, "status_code", None) or getattr(exc, "status", None)
-    return _TRANSIENT if status in _RETRIED_STATUS else _REJECTED
-
-
-_REMOTE: Final[Mapping[tuple[str, str], Callable[[BaseException], Decision]]] = MappingProxyType(
-    {
-        ("httpx", "UnsupportedProtocol"): _rejected,
-        ("httpx", "LocalProtocolError"): _rejected,
-        ("httpx", "TransportError"): _transient,
-        ("httpx", "HTTPStatusError"): _by_status,
-        ("httpcore", "UnsupportedProtocol"): _rejected,
-        ("httpcore", "LocalProtocolError"): _rejected,
-        ("httpcore", "TimeoutException"): _transient,
-        ("httpcore", "NetworkError"): _transient,
-        ("httpcore", "ProtocolError"): _transient,
-        ("aiohttp", "InvalidURL"): _rejected,
-        ("aiohttp", "ClientResponseError"): _by_status,
-        ("aiohttp", "ClientError"): _transient,
-        ("requests", "HTTPError"): _by_status,
-        ("requests", "ConnectionError"): _transient,
-        ("requests", "Timeout"): _transient,
-        ("requests", "ChunkedEncodingError"): _transient,
-        ("requests", "RequestException"): _rejected,
-        ("urllib3", "TimeoutError"): _transient,
-        ("urllib3", "MaxRetryError"): _transient,
-        ("urllib3", "ProtocolError"): _transient,
-        ("urllib", "HTTPError"): lambda exc: _TRANSIENT if getattr(exc, "code", 0) in _RETRIED_STATUS else _REJECTED,
-    }
-)
-"""(top-level package, class) of HTTP clients, looked up along the exception's classes: none of them is imported."""
-
-_BUILTIN: Final[tuple[tuple[type[BaseException], Decision], ...]] = (
-    # a path that is not there does not come back by waiting; all other system errors may
-    (FileNotFoundError, _REJECTED),
-    (FileExistsError, _REJECTED),
-    (IsADirectoryError, _REJECTED),
-    (NotADirectoryError, _REJECTED),
-    (MemoryError, _TRANSIENT),
-    # somebody inside the handler cancelled something; a cancellation by us never comes here
-    (asyncio.CancelledError, _TRANSIENT),
-)
-
-_OF_FAULT: Final[Mapping[Fault, Decision | None]] = MappingProxyType(
-    {
-        # also every bare system error and time-out: a database that is down raises nothing else. Where it answers its
-        # health check, the worker takes the error for a transient one.
-        Fault.DEPENDENCY: DependencyAway(DATABASE),
-        Fault.TRANSIENT: _TRANSIENT,
-        Fault.DATA: _REJECTED,
-        # the wrong statement, or no error of a database at all: what it was raised from may say more
-        Fault.PROGRAM: None,
-    }
-)
+def _name(link: BaseException) -> str:
+    return named(type(link))

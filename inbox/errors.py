@@ -5,6 +5,7 @@
 | `ConfigurationError` | the operator's | no | at start, every problem at once, exit code 78 |
 | `RecordError` | the record's | no | the record is dead at once, with the error's reason |
 | `TransientError` | the world's | yes | counted, retried by a bounded policy |
+| `RetryLater` | the world's | yes, after a while | the same, after the seconds that the handler asks for |
 | `DependencyError` | a dependency's | yes, when it comes back | partitions pause, no attempt is counted, no bound |
 | `EffectPending` | nobody's | at its deadline | the event waits in the queue until then, no attempt is counted |
 | `EffectUnknown` | nobody's | no | the event waits for a person: nobody can know whether the call was made |
@@ -68,6 +69,14 @@ class RecordError(TidegateError):
 
 class TransientError(TidegateError):
     """The world is bad right now: the attempt is counted and tried again within the handler's bounds."""
+
+
+class RetryLater(TransientError):
+    """A handler asks for another attempt, after `after_s` seconds: a wish, kept within its policy's bounds."""
+
+    def __init__(self, because: str, *, after_s: float | None = None) -> None:
+        self.after_s = after_s
+        super().__init__(because)
 
 
 class DependencyError(TransientError):

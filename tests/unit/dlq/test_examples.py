@@ -8,7 +8,20 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["failure_text", "foreign", "letter", "letter_headers", "retry"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "decisions",
+        "failure_text",
+        "foreign",
+        "letter",
+        "letter_headers",
+        "outcomes",
+        "retry",
+        "retry_after",
+        "rule_match",
+    ],
+)
 def test_examples_in_docstrings_hold(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"tidegate.dlq.{module}"))
     assert results.attempted > 0

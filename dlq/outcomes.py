@@ -1,0 +1,75 @@
+"""What a handler function gave back, as an outcome. No IO; time is an argument.
+
+A handler that returns says how its event ended: None (done), or one of the outcomes. Anything else is a mistake that
+must not pass for success: a forgotten `await`, or a value for nobody.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from ..inbox.event import Record
+from ..inbox.outcome import Dead, Handled, Outcome, Reason, Retry, Skipped, Unknown
+from .failure_text import MESSAGE_CHARS_MAX, clean, shortened, without_secrets, without_values
+from .retry import is_wait
+
+FIX: Final = "return None when it is done, or Skipped, Retry, Dead or Unknown"
+
+
+def outcome_of(value: object, record: Record | None = None) -> Outcome:
+    """The outcome that `value` is. `record`: whose own values are left out of what the outcome says.
+
+    >>> outcome_of(None), outcome_of(Skipped("nobody asked for it"))
+    (Handled(), Skipped(why='nobody asked for it'))
+    >>> outcome_of(True).why.partition(". Fix: ")[0]
+    'the handler returned a bool, which says nothing'
+    """
+    payload = () if record is None else (record.key, record.value)
+    match value:
+        case None | Handled():
+            return Handled()
+        case Skipped() | Unknown():
+            return replace(value, why=_told(value.why, payload))
+        case Retry():
+            return _retry(value, payload)
+        case Dead():
+            return _dead(value, payload)
+        case _:
+            return _nonsense(value)
+
+
+def _retry(value: Retry, payload: Any) -> Outcome:
+    after_s = cast(object, value.after_s)
+    if after_s is None or is_wait(after_s):
+        return replace(value, why=_told(value.why, payload))
+    return _rejected(f"a Retry whose after_s is a {type(after_s).__name__} that is no wait", "give seconds, or None")
+
+
+def _dead(value: Dead, payload: Any) -> Outcome:
+    reasons = {reason.value: reason for reason in Reason}
+    reason = reasons.get(str(value.reason))
+    if reason is None:
+        return _rejected("a Dead with a reason of its own", f"take one of {', '.join(reasons)}")
+    return replace(value, reason=reason, why=_told(value.why, payload))
+
+
+def _nonsense(value: object) -> Outcome:
+    forgotten = next((outcome for outcome in (Skipped, Retry, Dead, Unknown) if value is outcome), None)
+    if forgotten is not None:
+        return _rejected(f"the class {forgotten.__name__}", f"return an instance: {forgotten.__name__}(...)")
+    if inspect.iscoroutine(value):
+        value.close()  # else Python warns, later and elsewhere, that nobody awaited it
+        return _rejected("a coroutine that nobody awaited", "await it before the handler returns")
+    return _rejected(f"a {type(value).__name__}, which says nothing", FIX)
+
+
+def _rejected(what: str, fix: str) -> Dead:
+    return Dead(Reason.REJECTED, f"the handler returned {what}. Fix: {fix}")
+
+
+def _told(why: object, payload: Any) -> str:
+    """The handler's words, as rows, headers and terminals can hold them."""
+    text = why if isinstance(why, str) else type(why).__name__
+    return shortened(without_values(without_secrets(clean(text)), payload), MESSAGE_CHARS_MAX)
