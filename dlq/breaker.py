@@ -9,21 +9,13 @@ away) is followed by another.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple, final
 
+from ..inbox.breaker_phase import Phase
 from .policy import BreakerPolicy
-
-
-class Phase(enum.StrEnum):
-    """The states of a breaker."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"
 
 
 class Run(NamedTuple):

@@ -17,10 +17,11 @@ from typing import Final, final
 
 import structlog
 
+from ..inbox.breaker_phase import Phase
 from ..inbox.clock import Clock
 from ..inbox.errors import OwnershipLost
 from ..inbox.meter import Meter
-from .breaker import BreakerState, Phase, Run, runs_of
+from .breaker import BreakerState, Run, runs_of
 from .policy import BreakerPolicy
 
 ONE_DEAD: Final = (Run(True, 1),)

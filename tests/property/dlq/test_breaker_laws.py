@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.dlq.breaker import BreakerState, Phase, runs_of
+from tidegate.dlq.breaker import BreakerState, runs_of
 from tidegate.dlq.policy import BreakerPolicy
+from tidegate.inbox.breaker_phase import Phase
 
 policies = st.builds(
     BreakerPolicy,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidegate.dlq.breaker import BreakerState, Phase, Run, runs_of
+from tidegate.dlq.breaker import BreakerState, Run, runs_of
 from tidegate.dlq.policy import BreakerPolicy
+from tidegate.inbox.breaker_phase import Phase
 
 POLICY = BreakerPolicy(row_max=3, share_max=0.5, window=20, seen_min=10, retry_after_s=60.0)
 

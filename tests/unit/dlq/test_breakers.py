@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.dlq.breaker import Phase
 from tidegate.dlq.breakers import DeadBreakers, WatchedMeter
 from tidegate.dlq.policy import BreakerPolicy
+from tidegate.inbox.breaker_phase import Phase
 from tidegate.inbox.clock import ManualClock, SystemClock
 from tidegate.inbox.errors import OwnershipLost
 from tidegate.inbox.meter import NoMeter
