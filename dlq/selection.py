@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..inbox.errors import TidegateError
 from ..inbox.event import Record
-from ..inbox.failure_rows import Failure, indexed_text
+from ..inbox.failure_rows import indexed_text
+from ..inbox.finding import failure_of
 from ..inbox.identity import key_hash16
 from ..inbox.outcome import FailureState
 from ..inbox.record_bytes import decode_headers
@@ -256,9 +257,7 @@ def _letter_id(columns: dict[str, Any], key: bytes | None, state: FailureState) 
 async def letter_of_entry(conn: AsyncConnection, t: Tables, entry: Entry) -> Letter:
     """The whole letter from its row: what the topic may have left out is here."""
     stored = (await conn.execute(sa.select(t.failure).where(t.failure.c.id == entry.id))).mappings().one()
-    columns: dict[str, Any] = {str(name): value for name, value in stored.items() if name != "origin"}
-    columns["state"] = FailureState(columns["state"])
-    row = Failure(**columns)
+    row = failure_of(stored)
     return letter_of(
         row, row.record, entry.consumer, entry.handler, bytes.fromhex(entry.dead_letter_id), row.replay_count
     )

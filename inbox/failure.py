@@ -1,29 +1,29 @@
 """The failure table: the queue of the slow way, of which each row is unique by its position.
 
-Puts draw a place in the lane under the lock of its `parked_key` row, so that nothing overtakes. Whatever is done to a
-row names the version that it was read at; a row that changed meanwhile does not come back.
+Puts draw a place in the lane under the lock of its `parked_key` row, so that nothing overtakes (see `lanes`). Whatever
+is done to a row names the version that it was read at; a row that changed meanwhile does not come back. An act locks
+the lanes of its rows itself, unless the caller did that before it claimed and hands over what it locked.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, LiteralString, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .arrays import arrays, insert_arrays
-from .event import Partition
-from .failure_rows import Failure, NewFailure, Verdict, headers_bytes
-from .finding import failure_of
+from .failure_rows import NewFailure, Verdict, headers_bytes
+from .lanes import Change, Locked, Places, Seen, keep, lane_of, needs_place
+from .lanes import draw_places as draw_places
+from .lanes import lock_lanes as lock_lanes
 from .outcome import FailureState
+from .picking import ANY_COUNT as ANY_COUNT
+from .picking import pick as pick
 from .states import Act, sources
 from .tables import Tables
-
-Seen = tuple[int, int]
-"""A row's id and the `row_version` that it was read at."""
 
 
 class Put(NamedTuple):
@@ -31,47 +31,6 @@ class Put(NamedTuple):
 
     id: int
     created: bool
-
-
-Lane = tuple[int, str, bytes]
-"""(handler id, topic, hash of the key)."""
-
-Places = Mapping[Lane, int]
-"""The first of the places that were drawn in each lane."""
-
-
-async def draw_places(conn: AsyncConnection, t: Tables, rows: Sequence[NewFailure]) -> Places:
-    """Lock order 2: lock the lanes of `rows` and draw a place for each row, before anything is claimed.
-
-    A row without a key is in a lane of its own and needs none.
-    """
-    counts = Counter((row.handler, row.topic, row.lane) for row in rows if _needs_place(row))
-    if not counts:
-        return {}
-    keys = {(row.handler, row.topic, row.lane): row.lane_key for row in rows}
-    lanes = sorted(counts)
-    drawn = await conn.execute(
-        t.sql("""
-            INSERT INTO {parked_key} AS p (handler, topic, key_hash, key, next_seq)
-            SELECT handler, topic, key_hash, key, 1 + n
-              FROM unnest(CAST(:handlers AS bigint[]), CAST(:topics AS text[]), CAST(:hashes AS bytea[]),
-                          CAST(:keys AS bytea[]), CAST(:counts AS bigint[])) u (handler, topic, key_hash, key, n)
-            ON CONFLICT (handler, topic, key_hash) DO UPDATE SET next_seq = p.next_seq + excluded.next_seq - 1
-            RETURNING handler, topic, key_hash, next_seq
-        """),
-        {
-            "handlers": [lane[0] for lane in lanes],
-            "topics": [lane[1] for lane in lanes],
-            "hashes": [lane[2] for lane in lanes],
-            "keys": [keys[lane] for lane in lanes],
-            "counts": [counts[lane] for lane in lanes],
-        },
-    )
-    return {(row[0], row[1], row[2]): row[3] - counts[(row[0], row[1], row[2])] for row in drawn}
-
-
-def _needs_place(row: NewFailure) -> bool:
-    return row.lane_key is not None and row.state is not FailureState.LINKED
 
 
 async def put(conn: AsyncConnection, t: Tables, rows: Sequence[NewFailure], places: Places | None = None) -> list[Put]:
@@ -83,50 +42,53 @@ async def put(conn: AsyncConnection, t: Tables, rows: Sequence[NewFailure], plac
         return []
     if places is None:
         places = await draw_places(conn, t, rows)
-    created = await conn.execute(
-        _put(t), arrays(_COLUMNS, [_values(*pair) for pair in zip(rows, _seqs(rows, places), strict=True)])
-    )
+    seqs = list(_seqs(rows, places))
+    created = (
+        await conn.execute(_put(t), arrays(_COLUMNS, [_values(*pair) for pair in zip(rows, seqs, strict=True)]))
+    ).all()
     ids = {tuple(row[1:]): row[0] for row in created}
     there = await _ids_by_position(conn, t, [row for row in rows if row.position not in ids])
     seen: set[tuple[Any, ...]] = set()
     answer: list[Put] = []
-    for row in rows:
+    changes: list[Change] = []
+    for row, seq in zip(rows, seqs, strict=True):
         created_now = row.position in ids and row.position not in seen
         answer.append(Put(ids[row.position] if row.position in ids else there[row.position], created_now))
         seen.add(row.position)
+        if created_now and needs_place(row):
+            changes.append(Change(lane_of(row), seq, waited=False, waits=row.waits))
+    await keep(conn, t, changes)
     return answer
 
 
-def _seqs(rows: Sequence[NewFailure], places: Places) -> list[int]:
+def _seqs(rows: Sequence[NewFailure], places: Places) -> Iterator[int]:
     following = dict(places)
-    seqs: list[int] = []
     for row in rows:
-        lane = (row.handler, row.topic, row.lane)
-        seqs.append(following[lane] if _needs_place(row) else 1)
-        if _needs_place(row):
-            following[lane] += 1
-    return seqs
+        if needs_place(row):
+            yield following[lane_of(row)]
+            following[lane_of(row)] += 1
+        else:
+            yield 1
 
-
-ANY_COUNT: Final = 2**31 - 1
-"""More partitions than any topic has: modulo it, a home stays what it is."""
 
 _POSITION: Final = ("handler", "version", "topic", "incarnation", "partition", "record_offset")
 
 _COLUMNS: Final = (
-    *("origin", *_POSITION, "home_topic", "home_partition", "event_id", "payload_hash8", "lane", "seq", "state", "due"),
-    *("duplicate_of", "reason", "message", "exception_type", "stack_digest", "attempts", "first_failed_at"),
-    *("last_failed_at", "id_text", "type", "tenant", "brand", "correlation_id", "operation_id", "schema_id", "key"),
-    *("value", "headers", "timestamp_ms", "timestamp_type"),
+    *("origin", *_POSITION, "home_topic", "home_partition", "event_id", "payload_hash8", "lane", "alone", "holds"),
+    *("seq", "state", "due", "duplicate_of", "reason", "message", "exception_type", "stack_digest", "attempts"),
+    *("class_attempts", "retrying_since", "effect_id", "first_failed_at", "last_failed_at", "id_text", "type"),
+    *("tenant", "brand", "correlation_id", "operation_id", "schema_id", "key", "value", "headers"),
+    *("timestamp_ms", "timestamp_type"),
 )
 
 
 def _values(row: NewFailure, seq: int) -> tuple[Any, ...]:
     return (
-        *("event", *row.position, *row.home, row.event_id, row.payload_hash8, row.lane, seq, row.state.value, row.due),
-        *(row.duplicate_of, *row.verdict, row.attempts, row.first_failed_at),
-        *(row.last_failed_at, row.id_text, row.type, row.tenant, row.brand, row.correlation_id, row.operation_id),
-        *(row.schema_id, row.key, row.value, headers_bytes(row), row.timestamp_ms, row.timestamp_type),
+        *("event", *row.position, *row.home, row.event_id, row.payload_hash8, row.lane, row.alone, row.holds),
+        *(seq, row.state.value, row.due, row.duplicate_of, *row.verdict, row.attempts),
+        *(row.class_attempts, row.retrying_since, row.effect_id, row.first_failed_at, row.last_failed_at, row.id_text),
+        *(row.type, row.tenant, row.brand, row.correlation_id, row.operation_id, row.schema_id, row.key, row.value),
+        *(headers_bytes(row), row.timestamp_ms, row.timestamp_type),
     )
 
 
@@ -174,80 +136,54 @@ async def link(conn: AsyncConnection, t: Tables, rows: Sequence[NewFailure]) -> 
     return [next(puts) if row.duplicate_of in there else None for row in rows]
 
 
-async def pick(
-    conn: AsyncConnection,
-    t: Tables,
-    handler_ids: Collection[int],
-    homes: Collection[Partition],
-    partition_counts: Mapping[str, int],
-    now: datetime.datetime,
-    limit: int,
-    busy: Collection[int] = (),
-) -> list[Failure]:
-    """What may be taken up now, without a lock: queued, due, at home in `homes`, and the first queued of its lane.
+# ---------------------------------------------------------------------------------------------------------------- acts
 
-    `handler_ids` are those that the app has; `busy` the rows that this process works on already. A home's partition is
-    taken modulo the topic's present count, so that no row is without an owner after a topic was made anew with fewer.
+
+async def complete(
+    conn: AsyncConnection, t: Tables, rows: Collection[Seen], locked: Locked | None = None
+) -> frozenset[int]:
+    """Lock order 2 and 6: these rows are done, their claims are written in this transaction; linked rows end with them.
+
+    With the last row of its lane the key is free. A row that does not come back was changed or discarded meanwhile: its
+    claim stands all the same, with an audit line.
     """
-    if not homes:
-        return []
-    places = sorted(homes)
-    rows = await conn.execute(
-        t.sql("""
-            SELECT f.* FROM {failure} f
-              JOIN unnest(CAST(:topics AS text[]), CAST(:partitions AS int[]), CAST(:counts AS int[]))
-                   u (topic, partition, n) ON u.topic = f.home_topic AND u.partition = f.home_partition % u.n
-             WHERE f.state = 'queued' AND f.due <= :now AND f.handler = ANY (CAST(:handlers AS bigint[]))
-               AND NOT f.id = ANY (CAST(:busy AS bigint[]))
-               AND NOT EXISTS (SELECT FROM {failure} e
-                     WHERE e.state = 'queued' AND e.handler = f.handler AND e.version = f.version
-                       AND e.topic = f.topic AND e.lane = f.lane AND e.seq < f.seq)
-             ORDER BY f.due, f.id LIMIT :limit
-        """),
-        {
-            "topics": [home.topic for home in places],
-            "partitions": [home.number for home in places],
-            "counts": [max(1, partition_counts.get(home.topic, ANY_COUNT)) for home in places],
-            "handlers": sorted(handler_ids),
-            "busy": sorted(busy),
-            "now": now,
-            "limit": limit,
-        },
-    )
-    return [failure_of(row) for row in rows.mappings()]
-
-
-async def complete(conn: AsyncConnection, t: Tables, rows: Collection[Seen]) -> frozenset[int]:
-    """Lock order 6: these rows are done, their claims are written in this transaction; linked rows end with them.
-
-    A row that does not come back was changed or discarded meanwhile: its claim stands all the same, with an audit line.
-    """
-    gone = await conn.execute(
-        t.sql("""
-            WITH mine AS (
-              SELECT f.id FROM {failure} f
-                JOIN unnest(CAST(:ids AS bigint[]), CAST(:row_versions AS bigint[])) u (id, row_version)
-                  ON u.id = f.id AND u.row_version = f.row_version
-               WHERE f.state = ANY (CAST(:sources AS text[])) ORDER BY f.id FOR UPDATE OF f)
-            DELETE FROM {failure} f USING mine WHERE f.id = mine.id RETURNING f.id
-        """),
-        {**_seen(rows), "sources": _sources(Act.COMPLETE) - {FailureState.LINKED.value}},
-    )
-    return frozenset(gone.scalars())
+    taken = _sources(Act.COMPLETE) - {FailureState.LINKED.value}
+    return await _act(conn, t, rows, locked, _DELETE, {"sources": sorted(taken)})
 
 
 async def bury(
-    conn: AsyncConnection, t: Tables, row: Seen, verdict: Verdict, *, attempts: int, now: datetime.datetime
+    conn: AsyncConnection,
+    t: Tables,
+    row: Seen,
+    verdict: Verdict,
+    *,
+    attempts: int,
+    now: datetime.datetime,
+    holds: bool = False,
+    locked: Locked | None = None,
 ) -> bool:
-    """Lock order 6: a queued row is dead (again). False: it was changed meanwhile."""
-    return await _change(conn, t, Act.FAIL, row, verdict, attempts=attempts, now=now, state=FailureState.DEAD)
+    """Lock order 2 and 6: a queued row is dead (again). False: it was changed meanwhile.
+
+    `holds`: its lane waits until a person has decided; otherwise the next row of the lane may be taken up.
+    """
+    values = {**_failed(Act.FAIL, verdict, attempts, now), "holds": holds}
+    return bool(await _act(conn, t, [row], locked, _BURY, values))
 
 
 async def review(
-    conn: AsyncConnection, t: Tables, row: Seen, verdict: Verdict, *, attempts: int, now: datetime.datetime
+    conn: AsyncConnection,
+    t: Tables,
+    row: Seen,
+    verdict: Verdict,
+    *,
+    attempts: int,
+    now: datetime.datetime,
+    effect_id: int | None = None,
+    locked: Locked | None = None,
 ) -> bool:
-    """Lock order 6: a queued row's outcome is a person's to decide. False: it was changed meanwhile."""
-    return await _change(conn, t, Act.REVIEW, row, verdict, attempts=attempts, now=now, state=FailureState.UNKNOWN)
+    """Lock order 2 and 6: a queued row's outcome is a person's to decide. False: it was changed meanwhile."""
+    values = {**_failed(Act.REVIEW, verdict, attempts, now), "effect_id": effect_id}
+    return bool(await _act(conn, t, [row], locked, _REVIEW, values))
 
 
 async def postpone(
@@ -259,99 +195,119 @@ async def postpone(
     due: datetime.datetime,
     attempts: int,
     now: datetime.datetime,
+    class_attempts: int = 0,
+    retrying_since: datetime.datetime | None = None,
+    effect_id: int | None = None,
+    locked: Locked | None = None,
 ) -> bool:
-    """Lock order 6: a queued row is tried again, not before `due`. False: it was changed meanwhile."""
-    return await _change(
-        conn, t, Act.RETRY, row, verdict, attempts=attempts, now=now, state=FailureState.QUEUED, due=due
-    )
+    """Lock order 2 and 6: a queued row is tried again, not before `due`. False: it was changed meanwhile.
 
-
-async def _change(
-    conn: AsyncConnection,
-    t: Tables,
-    act: Act,
-    row: Seen,
-    verdict: Verdict,
-    *,
-    attempts: int,
-    now: datetime.datetime,
-    state: FailureState,
-    due: datetime.datetime | None = None,
-) -> bool:
-    c = t.failure.c
-    changed = (
-        sa.update(t.failure)
-        .where(c.id == row[0], c.row_version == row[1], c.state.in_(sorted(_sources(act))))
-        .values(
-            state=state.value,
-            due=due,
-            **verdict.safe()._asdict(),
-            attempts=attempts,
-            last_failed_at=sa.func.greatest(c.first_failed_at, now),
-            row_version=c.row_version + 1,
-        )
-        .returning(c.id)
-    )
-    return await conn.scalar(changed) is not None
+    `class_attempts` of its `attempts` ended with one class of exception, the first of them at `retrying_since`.
+    """
+    values = {
+        **_failed(Act.RETRY, verdict, attempts, now),
+        "due": due,
+        "class_attempts": class_attempts,
+        "retrying_since": retrying_since,
+        "effect_id": effect_id,
+    }
+    return bool(await _act(conn, t, [row], locked, _POSTPONE, values))
 
 
 async def requeue(
-    conn: AsyncConnection, t: Tables, rows: Collection[Seen], due: datetime.datetime, act: Act = Act.REPLAY
+    conn: AsyncConnection,
+    t: Tables,
+    rows: Collection[Seen],
+    due: datetime.datetime,
+    act: Act = Act.REPLAY,
+    locked: Locked | None = None,
 ) -> frozenset[int]:
     """Lock order 2 and 6: put dead rows (`Act.RESOLVE`: unknown ones) back into the queue, at their old place.
 
-    A row that does not come back was changed meanwhile. `replay_count` grows: the next letter of it has another id.
+    A row that does not come back was changed meanwhile. `replay_count` grows: the next letter of it has another id. The
+    retries within their bounds start anew.
     """
-    await lock_lanes(conn, t, rows)
-    changed = await conn.execute(
-        t.sql("""
-            WITH mine AS (
-              SELECT f.id FROM {failure} f
-                JOIN unnest(CAST(:ids AS bigint[]), CAST(:row_versions AS bigint[])) u (id, row_version)
-                  ON u.id = f.id AND u.row_version = f.row_version
-               WHERE f.state = ANY (CAST(:sources AS text[])) ORDER BY f.id FOR NO KEY UPDATE OF f)
-            UPDATE {failure} f SET state = 'queued', due = :due, row_version = row_version + 1,
-                   replay_count = replay_count + 1 FROM mine WHERE f.id = mine.id RETURNING f.id
-        """),
-        {**_seen(rows), "sources": _sources(act), "due": due},
-    )
-    return frozenset(changed.scalars())
+    return await _act(conn, t, rows, locked, _REQUEUE, {"sources": sorted(_sources(act)), "due": due})
 
 
-async def discard(conn: AsyncConnection, t: Tables, rows: Collection[Seen]) -> frozenset[int]:
+async def discard(
+    conn: AsyncConnection, t: Tables, rows: Collection[Seen], locked: Locked | None = None
+) -> frozenset[int]:
     """Lock order 2 and 6: these are never run again; they stay and answer probes like claims."""
-    await lock_lanes(conn, t, rows)
-    changed = await conn.execute(
-        t.sql("""
-            WITH mine AS (
-              SELECT f.id FROM {failure} f
-                JOIN unnest(CAST(:ids AS bigint[]), CAST(:row_versions AS bigint[])) u (id, row_version)
-                  ON u.id = f.id AND u.row_version = f.row_version
-               WHERE f.state = ANY (CAST(:sources AS text[])) ORDER BY f.id FOR NO KEY UPDATE OF f)
-            UPDATE {failure} f SET state = 'discarded', due = NULL, row_version = row_version + 1
-              FROM mine WHERE f.id = mine.id RETURNING f.id
-        """),
-        {**_seen(rows), "sources": _sources(Act.DISCARD)},
-    )
-    return frozenset(changed.scalars())
+    return await _act(conn, t, rows, locked, _DISCARD, {"sources": sorted(_sources(Act.DISCARD))})
 
 
-async def lock_lanes(conn: AsyncConnection, t: Tables, rows: Collection[Seen]) -> None:
-    """Lock order 2: lock the lanes of `rows`, before anything is claimed."""
-    await conn.execute(
-        t.sql("""
-            SELECT FROM {parked_key} p WHERE (p.handler, p.topic, p.key_hash) IN
-                   (SELECT f.handler, f.topic, f.lane FROM {failure} f WHERE f.id = ANY (CAST(:ids AS bigint[])))
-             ORDER BY p.handler, p.topic COLLATE "C", p.key_hash FOR UPDATE OF p
-        """),
-        {"ids": [seen[0] for seen in rows]},
-    )
+def _failed(act: Act, verdict: Verdict, attempts: int, now: datetime.datetime) -> dict[str, Any]:
+    return {"sources": sorted(_sources(act)), **verdict.safe()._asdict(), "attempts": attempts, "now": now}
 
 
-def _seen(rows: Collection[Seen]) -> dict[str, list[int]]:
+def _sources(act: Act) -> frozenset[str]:
+    return frozenset(state.value for state in sources(act))
+
+
+class _Change(NamedTuple):
+    """What a statement does to rows, and whether they hold their lanes afterwards (None: as `holds` says)."""
+
+    sets: LiteralString | None
+    """None: the rows go."""
+    waits: bool | None
+
+
+_FAILED: Final = """
+    reason = :reason, message = :message, exception_type = :exception_type, stack_digest = :stack_digest,
+    attempts = :attempts, last_failed_at = greatest(f.first_failed_at, :now)
+"""
+
+_DELETE: Final = _Change(None, waits=False)
+_BURY: Final = _Change("state = 'dead', due = NULL, holds = :holds, effect_id = NULL," + _FAILED, waits=None)
+_REVIEW: Final = _Change("state = 'unknown', due = NULL, effect_id = :effect_id," + _FAILED, waits=True)
+_POSTPONE: Final = _Change(
+    "due = :due, class_attempts = :class_attempts, retrying_since = :retrying_since, effect_id = :effect_id," + _FAILED,
+    waits=True,
+)
+_REQUEUE: Final = _Change(
+    "state = 'queued', due = :due, holds = false, replay_count = f.replay_count + 1, class_attempts = 0,"
+    " retrying_since = NULL",
+    waits=True,
+)
+_DISCARD: Final = _Change("state = 'discarded', due = NULL, holds = false", waits=False)
+
+
+def _statement(change: _Change) -> LiteralString:
+    mine = """
+        WITH mine AS (
+          SELECT f.id, f.state IN ('queued', 'unknown') OR f.holds AS waited FROM {failure} f
+            JOIN unnest(CAST(:ids AS bigint[]), CAST(:row_versions AS bigint[])) u (id, row_version)
+              ON u.id = f.id AND u.row_version = f.row_version
+           WHERE f.state = ANY (CAST(:sources AS text[])) ORDER BY f.id FOR UPDATE OF f)
+    """
+    returned = "WHERE f.id = mine.id RETURNING f.id, f.alone, f.handler, f.topic, f.lane, f.seq, mine.waited"
+    if change.sets is None:
+        return " ".join((mine, "DELETE FROM {failure} f USING mine", returned))
+    changed = ("UPDATE {failure} f SET row_version = f.row_version + 1,", change.sets, "FROM mine")
+    return " ".join((mine, *changed, returned))
+
+
+async def _act(
+    conn: AsyncConnection,
+    t: Tables,
+    rows: Collection[Seen],
+    locked: Locked | None,
+    change: _Change,
+    values: Mapping[str, Any],
+) -> frozenset[int]:
+    """The lanes' locks, the change, and what it means for the lanes; the ids of the rows that were changed."""
+    if not rows:
+        return frozenset()
+    if locked is None:
+        locked = await lock_lanes(conn, t, rows)
     ordered = sorted(rows)
-    return {"ids": [seen[0] for seen in ordered], "row_versions": [seen[1] for seen in ordered]}
-
-
-def _sources(act: Act) -> set[str]:
-    return {state.value for state in sources(act)}
+    numbers = {"ids": [seen[0] for seen in ordered], "row_versions": [seen[1] for seen in ordered]}
+    changed = (await conn.execute(t.sql(_statement(change)), {**numbers, **values})).all()
+    waits = bool(values["holds"]) if change.waits is None else change.waits
+    changes = [
+        Change((row.handler, row.topic, row.lane), row.seq, row.waited, waits) for row in changed if not row.alone
+    ]
+    assert all(one.lane in locked for one in changes), "a row was changed whose lane is not locked"
+    await keep(conn, t, changes)
+    return frozenset(row.id for row in changed)

@@ -50,7 +50,8 @@ class Verdict(NamedTuple):
 class NewFailure:
     """A row to be put; made by `dead`, `dead_record`, `queued`, `unknown` and `linked`, so that it is a legal one.
 
-    `lane_key` is the record's key; without one (None) the row is in a lane of its own.
+    `lane_key` is the record's key where the row stands in its lane; None where it is `alone`, in a lane of its own.
+    `holds`: a dead row behind which its lane waits.
     """
 
     handler: int
@@ -63,11 +64,15 @@ class NewFailure:
     payload_hash8: int
     lane: bytes
     lane_key: bytes | None
+    holds: bool = False
     state: FailureState
     due: datetime.datetime | None = None
     duplicate_of: int | None = None
     verdict: Verdict
     attempts: int
+    class_attempts: int = 0
+    retrying_since: datetime.datetime | None = None
+    effect_id: int | None = None
     first_failed_at: datetime.datetime
     last_failed_at: datetime.datetime
     id_text: str
@@ -93,6 +98,16 @@ class NewFailure:
         """Whoever holds this partition's fence works the row."""
         return Partition(self.topic, self.partition)
 
+    @property
+    def alone(self) -> bool:
+        """It waits for no other, and no other for it."""
+        return self.lane_key is None
+
+    @property
+    def waits(self) -> bool:
+        """It holds its lane: queued, unknown, or dead where the dead do."""
+        return self.state in {FailureState.QUEUED, FailureState.UNKNOWN} or self.holds
+
 
 def dead(
     place: Place,
@@ -103,10 +118,13 @@ def dead(
     now: datetime.datetime,
     first_failed_at: datetime.datetime | None = None,
     schema_id: int | None = None,
+    alone: bool = False,
+    holds: bool = False,
 ) -> NewFailure:
-    """An event that no retry helps."""
-    row = _of_event(place, event, Verdict.of(verdict), attempts, now, schema_id)
-    return replace(row, state=FailureState.DEAD, first_failed_at=first_failed_at or now)
+    """An event that no retry helps. `holds`: its key waits until a person has decided."""
+    row = _of_event(place, event, Verdict.of(verdict), attempts, now, alone=alone)
+    first = first_failed_at or now
+    return replace(row, state=FailureState.DEAD, first_failed_at=first, schema_id=schema_id, holds=holds)
 
 
 def dead_record(
@@ -120,6 +138,7 @@ def dead_record(
     tenant: str | None = None,
     brand: str | None = None,
     schema_id: int | None = None,
+    alone: bool = False,
 ) -> NewFailure:
     """A record that never became an event (undecodable, unmatched, without an id): known by its position."""
     event_id = position_id16(record.topic, place.incarnation, record.partition, record.offset)
@@ -133,33 +152,62 @@ def dead_record(
         tenant=tenant,
         brand=brand,
     )
-    return dead(place, event, verdict, attempts=1, now=now, schema_id=schema_id)
+    return dead(place, event, verdict, attempts=1, now=now, schema_id=schema_id, alone=alone)
 
 
 def queued(
-    place: Place, event: Event[Any], verdict: Verdict, *, due: datetime.datetime, attempts: int, now: datetime.datetime
+    place: Place,
+    event: Event[Any],
+    verdict: Verdict,
+    *,
+    due: datetime.datetime,
+    attempts: int,
+    now: datetime.datetime,
+    alone: bool = False,
+    class_attempts: int = 0,
+    retrying_since: datetime.datetime | None = None,
+    effect_id: int | None = None,
 ) -> NewFailure:
-    """An event that is tried again, not before `due`."""
-    row = _of_event(place, event, verdict.safe(), attempts, now, None)
-    return replace(row, state=FailureState.QUEUED, due=due)
+    """An event that is tried again, not before `due`, or waits behind earlier ones of its key.
+
+    `class_attempts` of its `attempts` ended with one class of exception, the first of them at `retrying_since`.
+    `effect_id` is the call that it waits for.
+    """
+    row = _of_event(place, event, verdict.safe(), attempts, now, alone=alone)
+    tries = {"class_attempts": class_attempts, "retrying_since": retrying_since, "effect_id": effect_id}
+    return replace(row, state=FailureState.QUEUED, due=due, **tries)
 
 
-def unknown(place: Place, event: Event[Any], verdict: Verdict, *, attempts: int, now: datetime.datetime) -> NewFailure:
-    """An event whose outcome a person decides."""
-    return replace(_of_event(place, event, verdict.safe(), attempts, now, None), state=FailureState.UNKNOWN)
+def unknown(
+    place: Place,
+    event: Event[Any],
+    verdict: Verdict,
+    *,
+    attempts: int,
+    now: datetime.datetime,
+    alone: bool = False,
+    effect_id: int | None = None,
+) -> NewFailure:
+    """An event whose outcome a person decides; `effect_id` is the call of which nobody knows."""
+    row = _of_event(place, event, verdict.safe(), attempts, now, alone=alone)
+    return replace(row, state=FailureState.UNKNOWN, effect_id=effect_id)
 
 
 def linked(place: Place, event: Event[Any], original_id: int, *, now: datetime.datetime) -> NewFailure:
-    """The same event at another position while its first one has a failure row: not run, ends with that one."""
-    row = _of_event(place, event, Verdict("duplicate"), 0, now, None)
+    """The same event at another position while its first one has a failure row: not run, ends with that one.
+
+    It waits for its original and stands in no lane.
+    """
+    row = _of_event(place, event, Verdict("duplicate"), 0, now, alone=True)
     return replace(row, state=FailureState.LINKED, duplicate_of=original_id)
 
 
 def _of_event(
-    place: Place, event: Event[Any], verdict: Verdict, attempts: int, now: datetime.datetime, schema_id: int | None
+    place: Place, event: Event[Any], verdict: Verdict, attempts: int, now: datetime.datetime, *, alone: bool
 ) -> NewFailure:
     record = event.record
-    lane = position_id16(record.topic, place.incarnation, record.partition, record.offset)
+    own_lane = position_id16(record.topic, place.incarnation, record.partition, record.offset)
+    lane_key = None if alone else record.key
     return NewFailure(
         handler=place.handler_id,
         version=place.version,
@@ -169,8 +217,8 @@ def _of_event(
         record_offset=record.offset,
         event_id=event.event_id,
         payload_hash8=event.payload_hash,
-        lane=lane if record.key is None else key_hash16(record.key),
-        lane_key=record.key,
+        lane=own_lane if lane_key is None else key_hash16(lane_key),
+        lane_key=lane_key,
         state=FailureState.DEAD,
         verdict=verdict,
         attempts=attempts,
@@ -182,7 +230,6 @@ def _of_event(
         brand=_optional(event.brand),
         correlation_id=indexed_text(event.correlation_id),
         operation_id=indexed_text(event.operation_id),
-        schema_id=schema_id,
         key=record.key,
         value=record.value,
         headers=record.headers,
@@ -226,6 +273,7 @@ class Failure:
     duplicate_of: int | None
     attempts: int
     class_attempts: int = 0
+    retrying_since: datetime.datetime | None = None
     effect_id: int | None = None
     replay_count: int
     row_version: int

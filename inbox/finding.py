@@ -96,6 +96,6 @@ def _cut(text: str | None, chars_max: int) -> str | None:
 def failure_of(row: sa.RowMapping) -> Failure:
     """A row of the table, all its columns, as a value."""
     columns: dict[str, Any] = {str(name): value for name, value in row.items()}
-    del columns["origin"]
+    del columns["origin"], columns["put_xid"]
     columns["state"] = FailureState(columns["state"])
     return Failure(**columns)

@@ -195,8 +195,8 @@ def parked_key_table(m: sa.MetaData) -> sa.Table:
     """A lane that had a failure; `next_seq`, drawn under the row's lock, is the order within the lane.
 
     `waiting` counts the rows that hold the lane (queued, unknown, dead under `hold`): the key is parked while there are
-    any. `head_due` and `head_home_*` are those of the first of them where it is queued: what may be taken up is found
-    by them, however many rows wait behind.
+    any. `head_seq` is the place of the first of them; `head_due` and `head_home_*` are its own where it is queued: what
+    may be taken up is found by them, however many rows wait behind.
     """
     return sa.Table(
         "parked_key",
@@ -207,20 +207,25 @@ def parked_key_table(m: sa.MetaData) -> sa.Table:
         column("key", Bytes),
         column("next_seq", Long),
         column("waiting", Long, "0"),
+        nullable("head_seq", Long),
         nullable("head_due", Time),
         nullable("head_home_topic", Text),
         nullable("head_home_partition", Int),
         key("parked_key", "handler", "topic", "key_hash"),
         check("parked_key", "numbers", "octet_length(key_hash) = 16 AND next_seq >= 1 AND waiting >= 0"),
         check("parked_key", "head", "num_nulls(head_due, head_home_topic, head_home_partition) IN (0, 3)"
-               " AND (head_due IS NULL OR waiting > 0)"),
-        index("parked_key_due", "head_home_topic", "head_home_partition", "head_due", where="head_due IS NOT NULL"),
-        index("parked_key_waiting", "handler", "key_hash", where="waiting > 0"),
+               " AND (head_due IS NULL OR head_seq IS NOT NULL) AND (waiting = 0) = (head_seq IS NULL)"),
+        index("parked_key_due", "handler", "head_home_topic", "head_home_partition", "head_due",
+              where="head_due IS NOT NULL"),
+        index("parked_key_waiting", "handler", "topic", "key_hash", where="waiting > 0"),
     )  # fmt: skip
 
 
 def failure_table(m: sa.MetaData) -> sa.Table:
-    """Whatever was not plain success, with the record's bytes: the queue of the slow way."""
+    """Whatever was not plain success, with the record's bytes: the queue of the slow way.
+
+    `put_xid` is the transaction that put the row: what was put since a snapshot is found by it.
+    """
     return sa.Table("failure", m, *_failure_columns(), *_failure_rules(), *_failure_indexes())
 
 
@@ -252,6 +257,7 @@ def _failure_columns() -> list[sa.Column[Any]]:
         nullable("effect_id", Long),
         column("replay_count", Long, "0"),
         column("row_version", Long, "1"),
+        column("put_xid", Long, "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"),
         column("first_failed_at", Time),
         column("last_failed_at", Time),
         column("exception_type", Text),
@@ -300,7 +306,8 @@ def _failure_indexes() -> list[sa.Index]:
         index("failure_position_key", *position, where="origin = 'event'", unique=True),
         index("failure_event_id", "event_id"),
         index("failure_handler", "handler", "state", "id"),
-        index("failure_pick_up", "home_topic", "home_partition", "due", where="state = 'queued' AND alone"),
+        index("failure_put", "handler", "put_xid", "id"),
+        index("failure_pick_up", "handler", "home_topic", "home_partition", "due", where="state = 'queued' AND alone"),
         index(
             "failure_lane",
             "handler",

@@ -1,0 +1,111 @@
+"""What may be taken up now: heads of lanes, and rows that are alone. A plain read, without locks.
+
+The queue is read through its heads (`parked_key_due`), so that a look costs what is due and never what waits behind
+it. Of each lane that is the row with the lowest place of all, taken only if its home is the reader's: after a topic
+got more partitions, rows of one lane have different homes, and only the first one's counts. Two that read at once may
+get the same row after its home changed hands; the fence of the completing transaction lets one of them write.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from .event import Partition
+from .failure_rows import Failure
+from .finding import failure_of
+from .tables import Tables
+
+ANY_COUNT: Final = 2**31 - 1
+"""More partitions than any topic has: modulo it, a home stays what it is."""
+
+
+async def pick(
+    conn: AsyncConnection,
+    t: Tables,
+    handler_ids: Collection[int],
+    homes: Collection[Partition],
+    partition_counts: Mapping[str, int],
+    now: datetime.datetime,
+    limit: int,
+    busy: Collection[int] = (),
+) -> list[Failure]:
+    """What may be taken up now: queued, due, at home in `homes`, and the first of its lane or alone.
+
+    `handler_ids` are those that the app has: rows of others are left alone. `busy` are the rows that this process works
+    on already. A home's partition is taken modulo the topic's present count, where that is given, so that no row is
+    without an owner after a topic was made anew with fewer.
+    """
+    if not homes or not handler_ids:
+        return []
+    places = sorted(homes)
+    rows = await conn.execute(
+        t.sql(_PICK),
+        {
+            "topics": [home.topic for home in places],
+            "partitions": [home.number for home in places],
+            "counts": [max(1, partition_counts.get(home.topic, ANY_COUNT)) for home in places],
+            "handlers": sorted(set(handler_ids)),
+            "busy": sorted(busy),
+            "now": now,
+            "limit": limit,
+            "some": limit + len(busy),
+        },
+    )
+    return [failure_of(row) for row in rows.mappings()]
+
+
+# Each home is one range of the index, read in the order of due times and no further than the limit; the homes beyond
+# the topic's present count are another, nearly always empty. EXISTS spares an idle worker with many partitions a look
+# at each: most handlers have nothing in the table.
+_PICK: Final = """
+    WITH home AS MATERIALIZED (
+           SELECT * FROM unnest(CAST(:topics AS text[]), CAST(:partitions AS int[]), CAST(:counts AS int[]))
+                         u (topic, partition, n)),
+         stream AS MATERIALIZED (
+           SELECT h.handler, u.topic FROM unnest(CAST(:handlers AS bigint[])) h (handler)
+            CROSS JOIN (SELECT DISTINCT topic FROM home) u),
+         head AS (
+           SELECT p.handler, p.topic, p.key_hash, p.head_seq
+             FROM stream s JOIN home ON home.topic = s.topic
+            CROSS JOIN LATERAL (
+                  (SELECT p.handler, p.topic, p.key_hash, p.head_seq FROM {parked_key} p
+                    WHERE p.handler = s.handler AND p.head_home_topic = home.topic
+                      AND p.head_home_partition = home.partition AND p.head_due <= :now
+                    ORDER BY p.head_due LIMIT CAST(:some AS int))
+                  UNION ALL
+                  (SELECT p.handler, p.topic, p.key_hash, p.head_seq FROM {parked_key} p
+                    WHERE p.handler = s.handler AND p.head_home_topic = home.topic AND p.head_home_partition >= home.n
+                      AND p.head_home_partition % home.n = home.partition AND p.head_due <= :now
+                    LIMIT CAST(:some AS int))) p
+            WHERE EXISTS (SELECT FROM {parked_key} p WHERE p.handler = s.handler AND p.head_home_topic = s.topic
+                             AND p.head_due IS NOT NULL)),
+         ready AS (
+           SELECT f.id FROM head
+            CROSS JOIN LATERAL (
+                  SELECT id FROM {failure} f
+                   WHERE f.handler = head.handler AND f.topic = head.topic AND f.lane = head.key_hash
+                     AND f.seq = head.head_seq AND NOT f.alone AND (f.state IN ('queued', 'unknown') OR f.holds)
+                   LIMIT 1) f
+           UNION ALL
+           SELECT f.id FROM stream s JOIN home ON home.topic = s.topic
+            CROSS JOIN LATERAL (
+                  (SELECT id FROM {failure} f
+                    WHERE f.handler = s.handler AND f.home_topic = home.topic AND f.home_partition = home.partition
+                      AND f.state = 'queued' AND f.alone AND f.due <= :now
+                    ORDER BY f.due LIMIT CAST(:some AS int))
+                  UNION ALL
+                  (SELECT id FROM {failure} f
+                    WHERE f.handler = s.handler AND f.home_topic = home.topic AND f.home_partition >= home.n
+                      AND f.home_partition % home.n = home.partition
+                      AND f.state = 'queued' AND f.alone AND f.due <= :now
+                    LIMIT CAST(:some AS int))) f
+            WHERE EXISTS (SELECT FROM {failure} f WHERE f.handler = s.handler AND f.home_topic = s.topic
+                             AND f.state = 'queued' AND f.alone))
+    SELECT f.* FROM ready JOIN {failure} f USING (id)
+     WHERE NOT f.id = ANY (CAST(:busy AS bigint[]))
+     ORDER BY f.due, f.id LIMIT CAST(:limit AS int)
+"""
