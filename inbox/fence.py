@@ -3,6 +3,19 @@
 A writer holds its rows `FOR KEY SHARE` until its transaction ends. A takeover first sets `wanted`, which stands in no
 unique key and so waits for nobody; from then on no new writer gets in. Then it raises `epoch`, which stands in one and
 so waits for the writers that are already open. In one step it would starve: key-share lockers pass the waiter.
+
+A takeover also counts unclean ends: the former owner did not release, and the lowest attached checkpoint stands where
+it stood at the unclean end before. Who may have died, and who has not:
+
+* kill -9, out of memory, a segmentation fault: nothing is released, it counts. So does a machine that is gone.
+* SIGTERM, a revocation, an error that the process leaves with: released on the way out, does not count.
+* A lost partition, a frozen process (SIGSTOP, a paused machine): counts when its successor takes over, for nobody can
+  tell it from a dead one. Once it learns of its loss it releases all the same, and `release` takes the count back.
+* A database that restarts, a connection that is lost: the owner stays the owner, nobody takes over.
+* A takeover that Kafka did not confirm (`give_back`), or that is tried again: neither adds to the count nor ends it.
+
+A count that is too high costs time and nothing else: records are looked at one by one, and none of them is given up
+unless a process dies with it as the only one in its hands.
 """
 
 from __future__ import annotations
@@ -30,13 +43,17 @@ _BLOCKERS_EVERY_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A fence row as it was read. `kafka_offset` is the last one that was about to be committed to Kafka."""
+    """A fence row as it was read. `kafka_offset` is the last one that was about to be committed to Kafka.
+
+    `crashes` counts the unclean ends in a row at which the lowest attached checkpoint stood at `crash_point`.
+    """
 
     epoch: int
     wanted: str | None
     kafka_offset: int | None
     released_at: datetime.datetime | None
     crashes: int
+    crash_point: int | None = None
 
 
 async def read(
@@ -45,7 +62,7 @@ async def read(
     """The rows of those partitions that ever had an owner; no lock."""
     rows = await conn.execute(
         t.sql("""
-            SELECT f.topic, f.partition, f.epoch, f.wanted, f.kafka_offset, f.released_at, f.crashes
+            SELECT f.topic, f.partition, f.epoch, f.wanted, f.kafka_offset, f.released_at, f.crashes, f.crash_point
               FROM {fence} f JOIN unnest(CAST(:topics AS text[]), CAST(:partitions AS int[])) u (topic, partition)
                 ON f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition
         """),
@@ -74,15 +91,36 @@ async def take(conn: AsyncConnection, t: Tables, consumer: str, partition: Parti
 
     None: somebody else wanted the partition meanwhile.
     """
+    place = {"consumer": consumer, "topic": partition.topic, "partition": partition.number}
     epoch: int | None = await conn.scalar(
         t.sql("""
-            UPDATE {fence} SET epoch = epoch + 1, wanted = NULL, released_at = NULL
+            UPDATE {fence} SET epoch = epoch + 1, wanted = NULL
              WHERE consumer = :consumer AND topic = :topic AND partition = :partition AND wanted = :token
             RETURNING epoch
         """),
-        {"consumer": consumer, "topic": partition.topic, "partition": partition.number, "token": token},
+        {**place, "token": token},
     )
+    if epoch is not None:
+        await _count_unclean_end(conn, t, place)
     return epoch
+
+
+async def _count_unclean_end(conn: AsyncConnection, t: Tables, place: Mapping[str, Any]) -> None:
+    """In a statement of its own: the one before did not see what the writers that it waited for have committed."""
+    await conn.execute(
+        t.sql("""
+            WITH lowest AS (
+              SELECT min(c.next_offset) AS point FROM {checkpoint} c JOIN {handler} h ON h.id = c.handler
+               WHERE h.consumer = :consumer AND c.topic = :topic AND c.partition = :partition AND NOT c.detached)
+            UPDATE {fence} f SET released_at = NULL,
+                   crashes = CASE WHEN f.released_at IS NOT NULL OR f.epoch = 1 THEN f.crashes
+                                  WHEN f.crash_point = lowest.point THEN f.crashes + 1 ELSE 1 END,
+                   crash_point = CASE WHEN f.released_at IS NOT NULL OR f.epoch = 1 THEN f.crash_point
+                                      ELSE lowest.point END
+              FROM lowest WHERE f.consumer = :consumer AND f.topic = :topic AND f.partition = :partition
+        """),
+        place,
+    )
 
 
 async def take_over(
@@ -240,22 +278,46 @@ async def give_back(
 
 
 async def release(conn: AsyncConnection, t: Tables, consumer: str, epochs: Mapping[Partition, int]) -> None:
-    """A clean end: the next owner knows that nothing was in flight, and the count of unclean ends starts anew."""
+    """No unclean end: the count of those starts anew, and the next owner knows that nothing was in flight.
+
+    Said also by an owner that was replaced already: its successor took it for dead, and it was not. Of the ends that
+    were counted, only those of later epochs stay.
+    """
     partitions = sorted(epochs)
     await conn.execute(
         t.sql("""
             WITH mine AS (
-              SELECT f.topic, f.partition
+              SELECT f.topic, f.partition, u.epoch
                 FROM unnest(CAST(:topics AS text[]), CAST(:partitions AS int[]), CAST(:epochs AS bigint[]))
                      u (topic, partition, epoch)
                 JOIN {fence} f ON f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition
-                                AND f.epoch = u.epoch
+                                AND f.epoch >= u.epoch
                ORDER BY f.topic, f.partition FOR NO KEY UPDATE OF f)
-            UPDATE {fence} f SET released_at = clock_timestamp(), crashes = 0 FROM mine
+            UPDATE {fence} f
+               SET released_at = CASE WHEN f.epoch = mine.epoch THEN clock_timestamp() ELSE f.released_at END,
+                   crashes = least(f.crashes, greatest(f.epoch - mine.epoch - 1, 0))
+              FROM mine
              WHERE f.consumer = :consumer AND f.topic = mine.topic AND f.partition = mine.partition
         """),
         {"consumer": consumer, "epochs": [epochs[p] for p in partitions], **_places(partitions)},
     )
+
+
+async def absolve(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition, epoch: int) -> bool:
+    """Lock order 1, instead of `hold`: what killed the owners is known, the count starts anew. False: not ours.
+
+    No `hold` before it: whoever has the weaker lock and asks for this one deadlocks with a takeover in between.
+    """
+    absolved = await conn.scalar(
+        t.sql("""
+            UPDATE {fence} SET crashes = 0, crash_point = NULL
+             WHERE consumer = :consumer AND topic = :topic AND partition = :partition AND epoch = :epoch
+               AND wanted IS NULL
+            RETURNING 1
+        """),
+        {"consumer": consumer, "topic": partition.topic, "partition": partition.number, "epoch": epoch},
+    )
+    return absolved is not None
 
 
 def _places(partitions: Collection[Partition]) -> dict[str, Any]:

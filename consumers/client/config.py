@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from ...inbox.errors import ConfigurationError, Problem
@@ -165,6 +165,13 @@ def consumer_config(options: ClientOptions, callbacks: Mapping[str, Callable[...
     if options.instance_id is not None:
         config["group.instance.id"] = options.instance_id
     return config
+
+
+def reader_config(options: ClientOptions) -> dict[str, Any]:
+    """The second reader's configuration: partitions are assigned by hand, so it never joins the group it names."""
+    config = consumer_config(replace(options, protocol="classic", instance_id=None), {})
+    del config["partition.assignment.strategy"]
+    return config | {"queued.max.messages.kbytes": 1024, "queued.min.messages": 1, "log_level": 0}
 
 
 def admin_config(options: ClientOptions) -> dict[str, Any]:

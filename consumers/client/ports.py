@@ -207,6 +207,36 @@ class KafkaPort(Protocol):
         ...
 
 
+# ------------------------------------------------------------------------------------------------ the second reader
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive records of a partition, undecoded. `next_offset` is the position behind them, over any gap."""
+
+    records: tuple[Record, ...]
+    next_offset: int
+    at_end: bool
+    """There is nothing behind them now."""
+
+
+class ReaderPort(Protocol):
+    """Reads a partition beside the group: no member, no commit, no rebalance. Whoever uses it holds the fence."""
+
+    async def read(self, partition: Partition, offset: int, records_max: int) -> Stretch:
+        """The next records from `offset` on, at least one unless the log ends; `offset` may stand in a gap.
+
+        Raises:
+            TransientError: nobody answers within a few seconds; or the offset is not in the log (any more), which the
+                next takeover will tell.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Close; who reads meanwhile gets ClientStopped."""
+        ...
+
+
 # --------------------------------------------------------------------------------------------------- the producer
 
 

@@ -25,8 +25,11 @@ from .signals import (
     DependencyAway,
     DependencyBack,
     Drained,
+    Examine,
+    Examined,
     Fenced,
     Finished,
+    GoOn,
     LaneTrack,
     LetGo,
     Lost,
@@ -42,6 +45,7 @@ from .signals import (
     Seek,
     Signal,
     Slice,
+    StandBack,
     StreamTrack,
     TakeOver,
     Tick,
@@ -105,6 +109,9 @@ class Engine:
             NotCommitted: self._not_committed,
             DependencyAway: self._away,
             DependencyBack: self._back,
+            StandBack: self._stood_back,
+            GoOn: self._went_on,
+            Examined: self._examined,
             Quiet: self._quiet,
             Tick: self._ticked,
         }
@@ -129,6 +136,15 @@ class Engine:
     def causes(self) -> frozenset[PauseCause]:
         """Why partitions are paused now."""
         return self._pausing.causes()
+
+    def is_at_rest(self) -> bool:
+        """Nothing is in memory, and nothing in flight."""
+        return not (self._window.records or self._in_flight())
+
+    def is_done(self, partition: Partition, epoch: int, next_offset: int) -> bool | None:
+        """Whether everything below `next_offset` is durable for every track; None where it is not ours to work on."""
+        life = self._current(partition, epoch)
+        return None if life.phase is not Phase.LIVE else min(life.points().values()) >= next_offset
 
     def progress(self) -> dict[Partition, Progress]:
         """All partitions that are ours."""
@@ -175,7 +191,15 @@ class Engine:
         life.start(signal.starts, self._streams, self._lanes)
         self._committing.touch(life)
         self._pausing.look_again()
-        actions.append(Seek(life.partition, life.epoch, life.position))
+        self._pausing.tell(life, actions)
+        kind = Examine if signal.suspected else Seek
+        actions.append(kind(life.partition, life.epoch, life.position))
+
+    def _examined(self, signal: Examined, now_s: float, actions: list[Action]) -> None:
+        life = self._current(signal.partition, signal.epoch)
+        if life.phase is Phase.LIVE:
+            self._pausing.tell(life, actions)
+            actions.append(Seek(life.partition, life.epoch, life.position))
 
     def _refused(self, signal: Refused, now_s: float, actions: list[Action]) -> None:
         life = self._current(signal.partition, signal.epoch)
@@ -318,6 +342,12 @@ class Engine:
     def _back(self, signal: DependencyBack, now_s: float, actions: list[Action]) -> None:
         self._pausing.back(signal.name)
 
+    def _stood_back(self, signal: StandBack, now_s: float, actions: list[Action]) -> None:
+        self._pausing.standing_back = True
+
+    def _went_on(self, signal: GoOn, now_s: float, actions: list[Action]) -> None:
+        self._pausing.standing_back = False
+
     def _quiet(self, signal: Quiet, now_s: float, actions: list[Action]) -> None:
         self._pausing.quiet = True
 
@@ -339,7 +369,7 @@ class Engine:
             self._drain(now_s, actions)
 
     def _dispatch(self, now_s: float, actions: list[Action]) -> None:
-        hurry = self._window.full
+        hurry = self._window.full or self._pausing.standing_back
         actions += [stream.compose() for stream in self._streams.values() if stream.due(now_s, hurry=hurry)]
         actions += [start for lanes in self._lanes.values() if (start := lanes.start()) is not None]
 
@@ -349,12 +379,15 @@ class Engine:
             _answer(life, life.point(), actions)
         self._end(done, Step.LET_GO)
 
+    def _in_flight(self) -> bool:
+        return (
+            any(stream.in_flight for stream in self._streams.values())
+            or any(lanes.places_taken for lanes in self._lanes.values())
+            or any(life.in_flight for life in self._lives.values())
+        )
+
     def _drain(self, now_s: float, actions: list[Action]) -> None:
-        if any(stream.in_flight for stream in self._streams.values()):
-            return
-        if any(lanes.places_taken for lanes in self._lanes.values()):
-            return
-        if any(life.in_flight for life in self._lives.values()):
+        if self._in_flight():
             return
         self._drained = True
         commit = self._committing.everything(now_s)

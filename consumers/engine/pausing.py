@@ -16,7 +16,7 @@ _PAUSABLE = frozenset({Phase.ASSIGNED, Phase.TAKING, Phase.LIVE})
 class Pausing:
     """Holds the causes; what each partition was told stands in its life, so that pause and resume alternate."""
 
-    __slots__ = ("_away", "_looked", "_told", "_window", "quiet")
+    __slots__ = ("_away", "_looked", "_told", "_window", "quiet", "standing_back")
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -24,6 +24,8 @@ class Pausing:
         self._told = False
         self._looked = True
         self.quiet = False
+        self.standing_back = False
+        """Something is handled alone: nothing else is read, but what was read may come to its end."""
 
     @property
     def held_back(self) -> bool:
@@ -33,7 +35,7 @@ class Pausing:
     @property
     def standing(self) -> bool:
         """Nothing new may be read."""
-        return self._window.full or self.held_back
+        return self._window.full or self.standing_back or self.held_back
 
     def causes(self) -> frozenset[PauseCause]:
         """All that hold now."""
@@ -41,6 +43,7 @@ class Pausing:
             PauseCause.WINDOW_FULL: self._window.full,
             PauseCause.DEPENDENCY: bool(self._away),
             PauseCause.QUIET: self.quiet,
+            PauseCause.SUSPECTS: self.standing_back,
         }
         return frozenset(cause for cause, holds in causes.items() if holds)
 
@@ -55,6 +58,12 @@ class Pausing:
     def look_again(self) -> None:
         """A partition came or became live: it has not been told yet."""
         self._looked = False
+
+    def tell(self, life: PartitionLife, actions: list[Action]) -> None:
+        """Tell the client of one that is about to be sought: it must not read even once between the two."""
+        if self.standing and not life.paused:
+            life.paused = True
+            actions.append(Pause(frozenset({life.partition})))
 
     def settle(self, lives: Iterable[PartitionLife], actions: list[Action]) -> None:
         """Tell the client what changed. One that is not live yet is resumed only after its seek."""

@@ -76,12 +76,16 @@ class Ready:
 
     `anew`: reading goes back below what was committed, as was declared (the topic is another one under its old name, an
     operator moved the checkpoints); without it the commit point never falls within an epoch.
+
+    `suspected`: a record at its head may have killed the former owners. The client is not told to read before
+    `Examined`: what is delivered until then is given to it one by one.
     """
 
     partition: Partition
     epoch: int
     starts: Mapping[str, int]
     anew: bool = False
+    suspected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,24 @@ class DependencyBack:
 
 
 @dataclass(frozen=True, slots=True)
+class StandBack:
+    """Something is to be handled as the only thing in flight: read no more, so that what is there comes to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """It was handled: all the others go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The suspects of this partition were handled, one by one: the client reads on from where that came to."""
+
+    partition: Partition
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed: timers are looked at."""
 
@@ -210,6 +232,9 @@ Signal = (
     | Finished
     | DependencyAway
     | DependencyBack
+    | StandBack
+    | GoOn
+    | Examined
     | Tick
     | Quiet
 )
@@ -229,6 +254,15 @@ class TakeOver:
 @dataclass(frozen=True, slots=True)
 class Seek:
     """Read from here on (and resume, unless a `Pause` of this partition stands)."""
+
+    partition: Partition
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """Read what may be at fault from `offset` on, and deliver it one by one, each alone; then say `Examined`."""
 
     partition: Partition
     epoch: int
@@ -300,6 +334,7 @@ class PauseCause(enum.Enum):
     WINDOW_FULL = "window_full"
     DEPENDENCY = "dependency"
     QUIET = "quiet"
+    SUSPECTS = "suspects"
 
 
-Action = TakeOver | Seek | Pause | Resume | Apply | Start | Commit | LetGo | Drained
+Action = TakeOver | Seek | Examine | Pause | Resume | Apply | Start | Commit | LetGo | Drained

@@ -1,0 +1,98 @@
+"""Marks of what is handled alone, written before it is touched: whoever finds one knows what the dead owner held.
+
+Only the holder of the partition's fence writes and reads them; a transaction that does, takes its fence row first and
+touches the mark last.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from .event import Partition
+from .tables import Tables
+
+
+class Witness(enum.Enum):
+    """What is known of the process that wrote a mark."""
+
+    GONE = "gone"
+    """The database session that wrote it has ended: so has the process, or its way to the database."""
+    ALIVE = "alive"
+    """It is still there: the process is frozen, or a pooler keeps the session for others."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A record, or where `failure_id` is given the failure row of one, that was being handled alone."""
+
+    record_offset: int
+    failure_id: int | None
+    witness: Witness
+    doubts: int
+    """How often a takeover found it and its witness alive."""
+
+
+async def mark(
+    conn: AsyncConnection, t: Tables, consumer: str, partition: Partition, record_offset: int, failure_id: int | None
+) -> None:
+    """This one is about to be handled alone. Takes the place of the partition's former mark."""
+    await conn.execute(
+        t.sql("""
+            INSERT INTO {suspect} AS s
+                   (consumer, topic, partition, record_offset, failure_id, session_pid, session_start)
+            SELECT :consumer, :topic, :partition, :record_offset, CAST(:failure_id AS bigint), a.pid, a.backend_start
+              FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
+            ON CONFLICT (consumer, topic, partition) DO UPDATE
+               SET record_offset = excluded.record_offset, failure_id = excluded.failure_id,
+                   since = excluded.since, session_pid = excluded.session_pid, session_start = excluded.session_start,
+                   doubts = CASE WHEN (s.record_offset, s.failure_id) IS NOT DISTINCT FROM
+                                      (excluded.record_offset, excluded.failure_id) THEN s.doubts ELSE 0 END
+        """),
+        {**_place(consumer, partition), "record_offset": record_offset, "failure_id": failure_id},
+    )
+
+
+async def found(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition) -> Suspect | None:
+    """The partition's mark, if one stands."""
+    rows = await conn.execute(
+        t.sql("""
+            SELECT s.record_offset, s.failure_id, s.doubts,
+                   EXISTS (SELECT FROM pg_stat_activity a
+                            WHERE a.pid = s.session_pid AND a.backend_start = s.session_start) AS alive
+              FROM {suspect} s
+             WHERE s.consumer = :consumer AND s.topic = :topic AND s.partition = :partition
+        """),
+        _place(consumer, partition),
+    )
+    row = rows.one_or_none()
+    if row is None:
+        return None
+    return Suspect(row.record_offset, row.failure_id, Witness.ALIVE if row.alive else Witness.GONE, row.doubts)
+
+
+async def doubt(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition) -> None:
+    """It stood at an unclean end, but its witness lives: the next time counts, whatever the witness does."""
+    await conn.execute(
+        t.sql("""
+            UPDATE {suspect} SET doubts = doubts + 1
+             WHERE consumer = :consumer AND topic = :topic AND partition = :partition
+        """),
+        _place(consumer, partition),
+    )
+
+
+async def unmark(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition) -> None:
+    """It was handled to its end, or nobody died of it."""
+    await conn.execute(
+        t.sql("DELETE FROM {suspect} WHERE consumer = :consumer AND topic = :topic AND partition = :partition"),
+        _place(consumer, partition),
+    )
+
+
+def _place(consumer: str, partition: Partition) -> dict[str, object]:
+    return {"consumer": consumer, "topic": partition.topic, "partition": partition.number}
