@@ -3,10 +3,11 @@
 An application needs what is exported here and nothing else.
 """
 
+from ..dlq.policy import BreakerPolicy, Rule, fail_on, retry_on, review_on, skip_on, stop_on
 from ..dlq.retry import RetryPolicy
-from ..inbox.errors import DependencyError, RecordError, TransientError
+from ..inbox.errors import DependencyError, RecordError, RetryLater, TransientError
 from ..inbox.event import Event, Partition, Record
-from ..inbox.outcome import Reason
+from ..inbox.outcome import Dead, Reason, Retry, Skipped, Unknown
 from ..inbox.scope import Scope, cloudevents, field, header, position
 from .app import App, Consumer
 from .codecs.avro import Avro
@@ -19,8 +20,10 @@ __all__ = [
     "Avro",
     "BlockingContext",
     "BlockingTx",
+    "BreakerPolicy",
     "Consumer",
     "Context",
+    "Dead",
     "DependencyError",
     "Event",
     "Json",
@@ -29,12 +32,22 @@ __all__ = [
     "Reason",
     "Record",
     "RecordError",
+    "Retry",
+    "RetryLater",
     "RetryPolicy",
+    "Rule",
     "Scope",
+    "Skipped",
     "TransientError",
     "Tx",
+    "Unknown",
     "cloudevents",
+    "fail_on",
     "field",
     "header",
     "position",
+    "retry_on",
+    "review_on",
+    "skip_on",
+    "stop_on",
 ]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import re
-import typing
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal, TypeVar
@@ -23,6 +21,7 @@ from ..dlq.policy import (
     Rule,
 )
 from ..dlq.retry import RetryPolicy
+from ..dlq.rule_checks import policy_problems, rule_problems, rule_warnings
 from ..inbox.errors import Problem
 from ..inbox.scope import EventIdRule, FromPosition, Scope
 from ..projections.projection import (
@@ -32,6 +31,7 @@ from ..projections.projection import (
     Projection,
 )
 from .codecs.codec import CodecSpec
+from .declarations import Types, name_problems, read_made, type_set, unreadable
 from .injection import Wants, payload_types, read_wants
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,14 +42,11 @@ CONCURRENCY: Final = 16
 COMMAND_DEADLINE_S: Final = 30.0
 """Most HTTP clients give up within 30 s; a handler that takes longer should say so."""
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
-
 Unmatched = Literal["ignore", "dead"]
 StartPolicy = Literal["earliest", "latest"]
 GapPolicy = Literal["stop", "earliest"]
 RecreatedPolicy = Literal["stop", "earliest"]
 Lifespan = Callable[[], AsyncIterator[object]]
-Types = type | str | Iterable[type | str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +95,7 @@ class Consumer:
         start: StartPolicy,
         on_gap: GapPolicy,
         on_recreated: RecreatedPolicy,
+        defaults: Sequence[Rule] = (),
     ) -> None:
         self.name = name
         self.topics = tuple(topics)
@@ -109,6 +107,7 @@ class Consumer:
         self.start = start
         self.on_gap = on_gap
         self.on_recreated = on_recreated
+        self.defaults = tuple(defaults)
         self.projections: dict[str, Projection] = {}
         self.commands: dict[str, Command] = {}
         self._problems: list[Problem] = []
@@ -141,10 +140,10 @@ class Consumer:
 
         def declare(function: F) -> F:
             wants = read_wants(function)
-            takes = _types(on) or frozenset[type | str](payload_types(wants.subject))
+            takes = type_set(on) or frozenset[type | str](payload_types(wants.subject))
             policy = FailurePolicy(
                 on_failure, retry or RetryPolicy(), tuple(rules), after_dead, key_parked_max, parked_max, at_limit,
-                on_conflict, breaker,
+                on_conflict, breaker, defaults=self.defaults,
             )  # fmt: skip
             self._add(self.projections, name, Projection(
                 name, version, function, takes, freshness_s, batch_max, batch_wait_ms, deadline_s, policy,
@@ -184,10 +183,10 @@ class Consumer:
 
         def declare(function: F) -> F:
             wants = read_wants(function)
-            takes = _types(on) or frozenset[type | str](payload_types(wants.subject))
+            takes = type_set(on) or frozenset[type | str](payload_types(wants.subject))
             policy = FailurePolicy(
                 on_failure, retry or RetryPolicy(), tuple(rules), after_dead, key_parked_max, parked_max, at_limit,
-                on_conflict, breaker,
+                on_conflict, breaker, defaults=self.defaults,
             )  # fmt: skip
             self._add(self.commands, name, Command(
                 name, function, takes, concurrency, deadline_s, policy, rate_per_s, renamed_from))  # fmt: skip
@@ -222,22 +221,31 @@ class Consumer:
     def problems(self) -> list[Problem]:
         """What is wrong with the declarations."""
         found = list(self._problems)
-        found += _name_problems(f"consumer {self.name!r}", self.name)
+        found += name_problems(f"consumer {self.name!r}", self.name)
         if not self.topics:
             found.append(
                 Problem(f"consumer {self.name!r}", "it reads no topic", 'name at least one: topics=["shop.orders"]')
             )
         if not self.handler_names:
             found.append(Problem(f"consumer {self.name!r}", "it has no handler", "declare a projection or a command"))
+        for name, policy in self.policies().items():
+            found += policy_problems(f"handler {name!r} of {self.name!r}", policy)
         return found + self._renaming_problems()
 
     def warnings(self) -> list[str]:
         """What is allowed, but should be known."""
+        warnings = rule_warnings("the app's rules", self.defaults)
+        for name, policy in self.policies().items():
+            warnings += rule_warnings(f"handler {name!r} of {self.name!r}", policy.rules)
         if isinstance(self.event_id, FromPosition):
-            return [
+            warnings.append(
                 f"consumer {self.name!r}: events are known by their position, so a producer's duplicates are not caught"
-            ]
-        return []
+            )
+        return warnings
+
+    def policies(self) -> dict[str, FailurePolicy]:
+        """Each handler's failure policy."""
+        return {name: handler.policy for name, handler in (*self.projections.items(), *self.commands.items())}
 
     def _renaming_problems(self) -> list[Problem]:
         """A name that is still in use, or that two handlers claim, says nothing about whose rows these are."""
@@ -251,7 +259,7 @@ class Consumer:
 
     def _add(self, handlers: dict[str, Any], name: str, handler: Any) -> None:
         key = f"handler {name!r} of {self.name!r}"
-        self._problems += _name_problems(key, name)
+        self._problems += name_problems(key, name)
         if name in self.handler_names:
             self._problems.append(Problem(key, "the name is declared twice", "give each handler a name of its own"))
         handlers[name] = handler
@@ -264,21 +272,27 @@ class Consumer:
 
     def _check_readable(self, name: str, wants: Wants, on: Types) -> None:
         if wants.unresolved is not None and on is None:
-            self._problems.append(_unreadable(f"handler {name!r} of {self.name!r}", wants.unresolved))
+            self._problems.append(unreadable(f"handler {name!r} of {self.name!r}", wants.unresolved))
 
 
 class App:
-    """A service's event handling, declared. The object that `tidegate run --app package.module:app` names."""
+    """A service's event handling, declared. The object that `tidegate run --app package.module:app` names.
 
-    def __init__(self, name: str, *, owner: str, settings: Mapping[str, Any] | None = None) -> None:
+    `rules` say what exceptions mean to all its handlers; a handler's own are asked first.
+    """
+
+    def __init__(
+        self, name: str, *, owner: str, settings: Mapping[str, Any] | None = None, rules: Sequence[Rule] = ()
+    ) -> None:
         self.name = name
         self.owner = owner
         self.settings: Mapping[str, Any] = dict(settings or {})
+        self.rules = tuple(rules)
         self.consumers: dict[str, Consumer] = {}
         self.handlers: dict[type, HandlerFunction] = {}
         self._lifespans: list[Lifespan] = []
         self._overrides: dict[type, object] = {}
-        self._problems: list[Problem] = _name_problems(f"app {name!r}", name)
+        self._problems: list[Problem] = name_problems(f"app {name!r}", name)
 
     def consumer(
         self,
@@ -311,6 +325,7 @@ class App:
             start=start,
             on_gap=on_gap,
             on_recreated=on_recreated,
+            defaults=self.rules,
         )
         if name in self.consumers:
             self._problems.append(
@@ -374,14 +389,14 @@ class App:
 
     def problems(self) -> list[Problem]:
         """Everything that is wrong with the declarations, of all consumers."""
-        found = list(self._problems)
+        found = [*self._problems, *rule_problems(f"app {self.name!r}", self.rules)]
         if not self.owner:
             found.append(
                 Problem(f"app {self.name!r}", "it has no owner", 'name the team: App("billing", owner="payments")')
             )
         for cls, handler in self.handlers.items():
             if handler.wants.unresolved is not None:
-                found.append(_unreadable(f"handler of {cls.__name__}", handler.wants.unresolved))
+                found.append(unreadable(f"handler of {cls.__name__}", handler.wants.unresolved))
         for consumer in self.consumers.values():
             found += consumer.problems()
             for command in consumer.commands.values():
@@ -402,39 +417,3 @@ async def _clean_up(generator: AsyncIterator[object]) -> None:
     """What stands behind the yield runs however the worker ends: a lifespan needs no `finally`."""
     async for _ in generator:
         raise RuntimeError("a lifespan yields once: a tuple for several resources")
-
-
-def read_made(trigger: Callable[..., Any]) -> frozenset[type]:
-    """The command classes that a trigger's return annotation names."""
-    try:
-        returned = typing.get_type_hints(trigger).get("return")
-    except (NameError, TypeError, AttributeError):
-        return frozenset()
-    members = typing.get_args(returned) or (returned,)
-    return frozenset(member for member in members if isinstance(member, type) and member is not type(None))
-
-
-def _types(given: Types) -> frozenset[type | str]:
-    if given is None:
-        return frozenset()
-    if isinstance(given, type | str):
-        return frozenset((given,))
-    return frozenset(given)
-
-
-def _unreadable(key: str, why: str) -> Problem:
-    return Problem(
-        key, f"its annotations cannot be read ({why})", "define the types at module level, or name them with on="
-    )
-
-
-def _name_problems(key: str, name: str) -> list[Problem]:
-    if _NAME.fullmatch(name):
-        return []
-    return [
-        Problem(
-            key,
-            "the name is not usable",
-            "use up to 100 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit",
-        )
-    ]

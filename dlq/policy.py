@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from ..inbox.outcome import Reason
 from .retry import RetryPolicy
@@ -55,6 +55,41 @@ class Rule:
     when: Callable[[BaseException], bool] | None = None
     after_s: Callable[[BaseException], float | None] | None = None
     reason: Reason = Reason.REJECTED
+
+
+When: TypeAlias = Callable[[Any], bool]
+"""Looks at the exception (of the rule's class) and says whether the rule fits."""
+
+AfterS: TypeAlias = Callable[[Any], float | None]
+"""Looks at the exception and says how many seconds to wait; None: as the policy says."""
+
+On: TypeAlias = type[BaseException] | str
+"""An exception class, or its full name."""
+
+
+def retry_on(on: On, *, because: str, when: When | None = None, after_s: AfterS | None = None) -> Rule:
+    """Try again, by the handler's retry policy. `after_s`: the wait, where the exception tells it."""
+    return Rule(on, Then.RETRY, because, when, after_s)
+
+
+def skip_on(on: On, *, because: str, when: When | None = None) -> Rule:
+    """There is nothing to do: the event is claimed as skipped, counted and logged."""
+    return Rule(on, Then.SKIP, because, when)
+
+
+def fail_on(on: On, *, because: str, when: When | None = None, reason: Reason = Reason.REJECTED) -> Rule:
+    """No retry helps: the event is dead at once."""
+    return Rule(on, Then.FAIL, because, when, reason=reason)
+
+
+def review_on(on: On, *, because: str, when: When | None = None) -> Rule:
+    """Nobody can know what happened: the event and its key wait for a person."""
+    return Rule(on, Then.REVIEW, because, when)
+
+
+def stop_on(on: On, *, because: str, when: When | None = None) -> Rule:
+    """The process leaves with exit code 70, offsets unadvanced."""
+    return Rule(on, Then.STOP, because, when)
 
 
 @final

@@ -93,7 +93,12 @@ class RetryPolicy:
     in_place_max_s: float = 1.0
 
     def __post_init__(self) -> None:
-        problems = [
+        if problems := self.problems():
+            raise ConfigurationError(problems)
+
+    def problems(self) -> list[Problem]:
+        """Every bound that is missing."""
+        return [
             Problem(f"retry.{key}", f"{value!r} is no bound", f"a number from {low:g} to {high:g}")
             for key, value, low, high in (
                 ("attempts_max", self.attempts_max, 1, ATTEMPTS_LIMIT),
@@ -105,8 +110,6 @@ class RetryPolicy:
             )
             if not _within(value, low, high)
         ]
-        if problems:
-            raise ConfigurationError(problems)
 
     def next_delay_s(self, state: RetryState, random: float, after_s: float | None = None) -> float | None:
         """Seconds to wait before the next try; None when there is none.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+from typing import TypeGuard
 
 BUILTINS = "builtins"
 
@@ -34,10 +35,33 @@ def loaded(name: str) -> type[BaseException] | None:
     >>> loaded("json.JSONDecodeError")
     <class 'json.decoder.JSONDecodeError'>
     """
+    found = standing_at(name)
+    return found if is_exception_class(found) else None
+
+
+def standing_at(name: str) -> object:
+    """Whatever a full name stands for, if its module is loaded; None otherwise."""
     module_name, _, attribute = _full(name).rpartition(".")
     module = sys.modules.get(module_name)
-    found: object = None if module is None else vars(module).get(attribute)
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+    return None if module is None else vars(module).get(attribute)
+
+
+def is_exception_class(found: object) -> TypeGuard[type[BaseException]]:
+    """Whether it is one.
+
+    >>> is_exception_class(ValueError), is_exception_class(ValueError("x")), is_exception_class(int)
+    (True, False, False)
+    """
+    return isinstance(found, type) and issubclass(found, BaseException)
+
+
+def shown(found: object) -> str:
+    """What somebody gave instead of an exception class.
+
+    >>> shown(int), shown((OSError, KeyError))
+    ('int', 'a tuple')
+    """
+    return found.__name__ if isinstance(found, type) else f"a {type(found).__name__}"
 
 
 def named(on: type[BaseException] | str) -> str:
