@@ -35,6 +35,8 @@ class Point(enum.StrEnum):
     BEFORE_HANDLER = "before_handler"
     AFTER_HANDLER = "after_handler"
     BEFORE_CALL = "before_call"
+    IN_CALL = "in_call"
+    """Passed by the caller's code: in the crash matrix between its request and the answer."""
     AFTER_CALL = "after_call"
     BEFORE_SEND = "before_send"
     AFTER_SEND = "after_send"

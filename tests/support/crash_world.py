@@ -30,6 +30,8 @@ from tests.support.cli import Ended, start, tidegate
 from tests.support.crash_app import TABLES
 from tests.support.crash_input import Sent
 
+APP: Final = "tests.support.crash_app:app"
+
 LOOK_S: Final = 0.01
 WITHIN_S: Final = 60.0
 """How long anything may take before the test fails: many times what it takes on a busy machine."""
@@ -52,12 +54,10 @@ def thorough() -> bool:
 class Member:
     """One worker process."""
 
-    def __init__(self, name: str, log: Path, variables: dict[str, str]) -> None:
+    def __init__(self, name: str, log: Path, variables: dict[str, str], app: str = APP) -> None:
         self.name = name
         self._log = log
-        self.process: subprocess.Popen[str] = start(
-            "run", "--app", "tests.support.crash_app:app", log=log, variables=variables
-        )
+        self.process: subprocess.Popen[str] = start("run", "--app", app, log=log, variables=variables)
 
     @property
     def pid(self) -> int:
@@ -97,6 +97,11 @@ class Places:
     topic: str
     out_topic: str
     consumer: str
+
+    @property
+    def letters(self) -> str:
+        """Where dead letters go."""
+        return f"{self.topic}.{self.consumer}.dlq"
 
     def variables(self) -> dict[str, str]:
         """The environment of a worker."""
@@ -306,7 +311,7 @@ async def world(
     assert migrated.code == 0, migrated.err
     database.execute(database_url, *TABLES)
     if session_ms is not None:
-        await asyncio.to_thread(_set_session, bootstrap, consumer, session_ms)
+        await asyncio.to_thread(set_session, bootstrap, consumer, session_ms)
     db = await asyncpg.connect(database_url)
     made = World(places, folder, db)
     try:
@@ -316,7 +321,8 @@ async def world(
         await made.db.close()
 
 
-def _set_session(bootstrap: str, group: str, session_ms: int) -> None:
+def set_session(bootstrap: str, group: str, session_ms: int) -> None:
+    """After how long without a heartbeat the broker gives a member of the group up."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     entry = ConfigEntry("consumer.session.timeout.ms", str(session_ms), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
