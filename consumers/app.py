@@ -142,8 +142,8 @@ class Consumer:
             wants = read_wants(function)
             takes = type_set(on) or frozenset[type | str](payload_types(wants.subject))
             policy = FailurePolicy(
-                on_failure, retry or RetryPolicy(), tuple(rules), after_dead, key_parked_max, parked_max, at_limit,
-                on_conflict, breaker, defaults=self.defaults,
+                on_failure, retry or RetryPolicy(), (*rules, *self.defaults), after_dead, key_parked_max, parked_max,
+                at_limit, on_conflict, breaker, defaults=len(self.defaults),
             )  # fmt: skip
             self._add(self.projections, name, Projection(
                 name, version, function, takes, freshness_s, batch_max, batch_wait_ms, deadline_s, policy,
@@ -185,8 +185,8 @@ class Consumer:
             wants = read_wants(function)
             takes = type_set(on) or frozenset[type | str](payload_types(wants.subject))
             policy = FailurePolicy(
-                on_failure, retry or RetryPolicy(), tuple(rules), after_dead, key_parked_max, parked_max, at_limit,
-                on_conflict, breaker, defaults=self.defaults,
+                on_failure, retry or RetryPolicy(), (*rules, *self.defaults), after_dead, key_parked_max, parked_max,
+                at_limit, on_conflict, breaker, defaults=len(self.defaults),
             )  # fmt: skip
             self._add(self.commands, name, Command(
                 name, function, takes, concurrency, deadline_s, policy, rate_per_s, renamed_from))  # fmt: skip
@@ -236,7 +236,7 @@ class Consumer:
         """What is allowed, but should be known."""
         warnings = rule_warnings("the app's rules", self.defaults)
         for name, policy in self.policies().items():
-            warnings += rule_warnings(f"handler {name!r} of {self.name!r}", policy.rules)
+            warnings += rule_warnings(f"handler {name!r} of {self.name!r}", policy.own_rules)
         if isinstance(self.event_id, FromPosition):
             warnings.append(
                 f"consumer {self.name!r}: events are known by their position, so a producer's duplicates are not caught"

@@ -116,17 +116,17 @@ class FailurePolicy:
     on_failure: OnFailure = "block"
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     rules: tuple[Rule, ...] = ()
-    """The handler's own."""
-    defaults: tuple[Rule, ...] = field(default=(), kw_only=True)
-    """The app's, asked after them."""
+    """In the order in which they are asked: the handler's own, then the app's."""
     after_dead: AfterDead = "release"
     key_parked_max: int = KEY_PARKED_MAX
     parked_max: int = PARKED_MAX
     at_limit: AtLimit = "pause"
     on_conflict: OnConflict = "dead"
     breaker: BreakerPolicy | None = field(default_factory=BreakerPolicy)
+    defaults: int = field(default=0, kw_only=True)
+    """How many of the rules, the last ones, are the app's."""
 
     @property
-    def asked(self) -> tuple[Rule, ...]:
-        """Every rule, in the order in which they are asked."""
-        return (*self.rules, *self.defaults)
+    def own_rules(self) -> tuple[Rule, ...]:
+        """The handler's own."""
+        return self.rules[: len(self.rules) - self.defaults]

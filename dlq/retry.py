@@ -8,6 +8,7 @@ that two troubles taking turns cannot keep an event alive for ever.
 
 from __future__ import annotations
 
+import datetime
 import math
 from dataclasses import dataclass, replace
 from typing import final
@@ -55,9 +56,39 @@ class RetryState:
             exception_type=exception_type,
             attempts=self.attempts + 1 if same else 1,
             attempts_total=self.attempts_total + 1,
-            first_failed_s=self.first_failed_s if self.attempts_total else now_s,
+            first_failed_s=self.first_failed_s if self.attempts else now_s,
             last_failed_s=now_s,
         )
+
+    @classmethod
+    def of_row(
+        cls,
+        attempts: int,
+        class_attempts: int,
+        exception_type: str,
+        first_failed_at: datetime.datetime,
+        now: datetime.datetime,
+        *,
+        now_s: float = 0.0,
+        last_failed_at: datetime.datetime | None = None,
+    ) -> RetryState:
+        """The state that a queued row tells, taken up at `now`.
+
+        Args:
+            attempts: all that were made, of earlier rounds too.
+            class_attempts: those of this round that ended in `exception_type`; 0 begins a new round.
+            exception_type: the class's full name.
+            first_failed_at: when this round began.
+            now: the wall clock, which may have been put back: what passed by the last failure stays passed, so the age
+                bound is reached later by as much at the most, and nothing is given up before its next attempt.
+            now_s: the same moment on the monotonic clock.
+            last_failed_at: the latest failure, if it is known.
+        """
+        if not class_attempts:
+            return cls(attempts_total=attempts, first_failed_s=now_s, last_failed_s=now_s)
+        latest = max(now, first_failed_at, last_failed_at or first_failed_at)
+        age_s = (latest - first_failed_at).total_seconds()
+        return cls(exception_type, class_attempts, attempts, now_s - age_s, now_s)
 
     @property
     def age_s(self) -> float:

@@ -33,7 +33,7 @@ _CATCH_ALL: Final = (Exception, OSError)
 
 def policy_problems(key: str, policy: FailurePolicy) -> list[Problem]:
     """What is wrong with a handler's policy; `key` names the handler."""
-    return retry_problems(key, policy.retry) + rule_problems(key, policy.rules)
+    return retry_problems(key, policy.retry) + rule_problems(key, policy.own_rules)
 
 
 def retry_problems(key: str, retry: object) -> list[Problem]:

@@ -62,7 +62,7 @@ def decide(
     Args:
         exc: what was raised.
         faults: the database's classifier.
-        rules: the user's, in the order in which they are asked (`FailurePolicy.asked`). Without them for what our own
+        rules: the user's, in the order in which they are asked (`FailurePolicy.rules`). Without them for what our own
             statements raised: a rule speaks of the handler.
         now: the wall clock, for a Retry-After that is a date without the answer's own date beside it.
     """

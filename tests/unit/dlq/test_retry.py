@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from dataclasses import replace
 
@@ -71,6 +72,60 @@ def test_a_clock_that_jumps_back_neither_ends_nor_prolongs_the_attempts() -> Non
     state = RetryState().failed("OSError", 5_000.0).failed("OSError", 1_400.0)
     assert state.age_s == 0.0
     assert RetryPolicy().next_delay_s(state, 0.0) == 0.0
+
+
+NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+HOUR = datetime.timedelta(hours=1)
+
+
+def after(seconds: float) -> datetime.datetime:
+    return NOON + datetime.timedelta(seconds=seconds)
+
+
+def test_a_row_goes_on_where_the_attempts_before_it_ended() -> None:
+    """The age bound holds over a restart, and attempts of one class go on counting.
+
+    Case: B34
+    Parts: -
+    Red when: dlq/retry.py's of_row gives `now_s` for first_failed_s
+    """
+    policy = RetryPolicy(attempts_max=5, age_max_s=300.0)
+    state = RetryState.of_row(3, 3, "OSError", NOON, after(100.0), now_s=7.0)
+    assert (state.attempts, state.attempts_total, state.age_s) == (3, 3, 100.0)
+    again = state.failed("OSError", 8.0)
+    assert (again.attempts, again.age_s) == (4, 101.0)
+    assert policy.next_delay_s(again, 0.0) == 0.0
+    assert policy.next_delay_s(again.failed("OSError", 9.0), 0.0) is None
+    assert policy.next_delay_s(state.failed("OSError", 208.0), 0.0) is None
+    assert state.failed("TimeoutError", 8.0).attempts == 1
+
+
+def test_a_row_of_a_new_round_has_no_age() -> None:
+    state = RetryState.of_row(40, 0, "OSError", NOON, NOON + 24 * HOUR, now_s=7.0).failed("OSError", 8.0)
+    assert (state.attempts, state.attempts_total, state.age_s) == (1, 41, 0.0)
+
+
+def test_a_clock_that_jumps_back_an_hour_neither_gives_up_at_once_nor_tries_for_ever() -> None:
+    """A round that began "in an hour" is young, its age never shrinks, and it ends an hour late at the most.
+
+    Case: B34
+    Parts: -
+    Red when: dlq/retry.py's of_row takes `now` for the latest moment, whatever came before it
+    """
+    policy = RetryPolicy(age_max_s=300.0)
+    young = RetryState.of_row(1, 1, "OSError", NOON, NOON - HOUR)
+    assert young.age_s == 0.0
+    assert policy.next_delay_s(young.failed("OSError", 0.5), 0.5) is not None
+    old = RetryState.of_row(4, 4, "OSError", NOON, NOON - HOUR, last_failed_at=after(299.0))
+    assert old.age_s == 299.0
+    # two troubles take turns, so that only the age can end it; the clock stands an hour back all the time
+    now, failures, state = NOON - HOUR, 0, young
+    while policy.next_delay_s(state, 0.5) is not None:
+        failures += 1
+        assert failures < 10_000
+        now += datetime.timedelta(seconds=1)
+        state = RetryState.of_row(failures, 1, "AB"[failures % 2], NOON, now).failed("AB"[failures % 2 - 1], 0.0)
+    assert now <= NOON + datetime.timedelta(seconds=301)
 
 
 policies = st.builds(
