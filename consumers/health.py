@@ -54,6 +54,7 @@ class HealthBoard:
         self.fatal: str | None = None
         self._away: Mapping[str, float] = {}
         self._topics: Mapping[str, str] = {}
+        self._held: Mapping[str, str] = {}
 
     def beat(self) -> None:
         """The event loop turned."""
@@ -66,6 +67,14 @@ class HealthBoard:
     def back(self, dependency: str) -> None:
         """It answers again."""
         self._away = {name: since for name, since in self._away.items() if name != dependency}
+
+    def hold(self, what: str, why: str) -> None:
+        """Something holds its events back on purpose: a breaker, a limit."""
+        self._held = {**self._held, what: why}
+
+    def let_go(self, what: str) -> None:
+        """It goes on."""
+        self._held = {name: why for name, why in self._held.items() if name != what}
 
     def topic_error(self, topic: str, error: str | None) -> None:
         """Latch a subscription error until it is cleared with None."""
@@ -101,20 +110,22 @@ class HealthBoard:
         return Answer(not reasons, {"live": not reasons, "reasons": reasons, "poll_age_s": round(age_s, 3)})
 
     def ready(self) -> Answer:
-        """Ready: the group has answered, every dependency is reachable, every subscribed topic can be read."""
+        """Ready: the group has answered, every dependency is reachable, every topic can be read, nothing is held back."""
         now_s = self._now_s()
-        away, topics, assigned = self._away, self._topics, self.assigned
+        away, topics, held, assigned = self._away, self._topics, self._held, self.assigned
         reasons = ["stopping"] if self.stopping else []
         reasons += [f"fatal: {self.fatal}"] if self.fatal is not None else []
         reasons += ["no assignment yet"] if assigned is None else []
         reasons += [f"{name} is away for {now_s - since:.0f} s" for name, since in sorted(away.items())]
         reasons += [f"topic {topic}: {what}" for topic, what in sorted(topics.items())]
+        reasons += [f"{what} is held back: {why}" for what, why in sorted(held.items())]
         body = {
             "ready": not reasons,
             "reasons": reasons,
             "assigned": assigned,
             "dependencies_away": {name: round(now_s - since, 3) for name, since in away.items()},
             "topics": dict(topics),
+            "held_back": dict(held),
             "loop_stall_s": round(self.loop_stall_s(), 3),
         }
         return Answer(not reasons, body)

@@ -127,7 +127,7 @@ class ProviderBreakers:
             if now_s - view.looked_s < LOOK_S:
                 return
             name = _row(provider)
-            async with self._store.transaction() as conn:
+            async with self._store.look() as conn:
                 found = await breaker_rows.look(conn, self._store.tables, [name], self._policy.retry_after_s)
             view.looked_s = now_s
             seen = found.get(name, breaker_rows.Seen(Phase.CLOSED, 0, 0.0, ""))

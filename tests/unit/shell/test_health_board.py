@@ -92,3 +92,13 @@ def test_every_reason_is_told_at_once() -> None:
     assert reasons == ["stopping", "fatal: gone", "no assignment yet", "database is away for 5 s", "topic t: forbidden"]
     health.back("database")
     assert health.dependencies_away == {}
+
+
+def test_what_holds_events_back_on_purpose_is_said_with_its_reason() -> None:
+    health, _ = board()
+    health.assigned = 1
+    health.hold("bill", "101 events in a row would be dead, 100 may be")
+    assert health.ready().body["reasons"] == ["bill is held back: 101 events in a row would be dead, 100 may be"]
+    assert health.ready().body["held_back"] == {"bill": "101 events in a row would be dead, 100 may be"}
+    health.let_go("bill")
+    assert health.ready().ok
