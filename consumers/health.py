@@ -110,7 +110,7 @@ class HealthBoard:
         return Answer(not reasons, {"live": not reasons, "reasons": reasons, "poll_age_s": round(age_s, 3)})
 
     def ready(self) -> Answer:
-        """Ready: the group has answered, every dependency is reachable, every topic can be read, nothing is held back."""
+        """Ready: the group has answered, every dependency answers, every topic can be read, nothing is held back."""
         now_s = self._now_s()
         away, topics, held, assigned = self._away, self._topics, self._held, self.assigned
         reasons = ["stopping"] if self.stopping else []
