@@ -59,53 +59,57 @@ async def pick(
 
 
 # Each home is one range of the index, read in the order of due times and no further than the limit; the homes beyond
-# the topic's present count are another, nearly always empty. EXISTS spares an idle worker with many partitions a look
-# at each: most handlers have nothing in the table.
+# the topic's present count are another, nearly always empty. What `asked` says of a handler spares an idle worker with
+# many partitions a look at each of them: most handlers have nothing in the table. Every look-up has its LIMIT, and an
+# ORDER BY that the index has, so that the plan reads the index however the planner's statistics stand.
 _PICK: Final = """
     WITH home AS MATERIALIZED (
            SELECT * FROM unnest(CAST(:topics AS text[]), CAST(:partitions AS int[]), CAST(:counts AS int[]))
                          u (topic, partition, n)),
-         stream AS MATERIALIZED (
-           SELECT h.handler, u.topic FROM unnest(CAST(:handlers AS bigint[])) h (handler)
-            CROSS JOIN (SELECT DISTINCT topic FROM home) u),
-         head AS (
-           SELECT p.handler, p.topic, p.key_hash, p.head_seq
-             FROM stream s JOIN home ON home.topic = s.topic
+         asked AS MATERIALIZED (
+           SELECT h.handler, u.topic,
+                  (SELECT true FROM {parked_key} p
+                    WHERE p.handler = h.handler AND p.head_home_topic = u.topic AND p.head_due IS NOT NULL
+                    ORDER BY p.head_home_partition, p.head_due LIMIT 1) AS lanes,
+                  (SELECT true FROM {failure} f
+                    WHERE f.handler = h.handler AND f.home_topic = u.topic AND f.state = 'queued' AND f.alone
+                    ORDER BY f.home_partition, f.due LIMIT 1) AS alone
+             FROM unnest(CAST(:handlers AS bigint[])) h (handler) CROSS JOIN (SELECT DISTINCT topic FROM home) u),
+         head AS MATERIALIZED (
+           SELECT p.* FROM asked a JOIN home USING (topic)
             CROSS JOIN LATERAL (
-                  (SELECT p.handler, p.topic, p.key_hash, p.head_seq FROM {parked_key} p
-                    WHERE p.handler = s.handler AND p.head_home_topic = home.topic
+                  (SELECT p.handler, p.topic, p.key_hash, p.head_seq, p.head_due FROM {parked_key} p
+                    WHERE p.handler = a.handler AND p.head_home_topic = a.topic
                       AND p.head_home_partition = home.partition AND p.head_due <= :now
                     ORDER BY p.head_due LIMIT CAST(:some AS int))
                   UNION ALL
-                  (SELECT p.handler, p.topic, p.key_hash, p.head_seq FROM {parked_key} p
-                    WHERE p.handler = s.handler AND p.head_home_topic = home.topic AND p.head_home_partition >= home.n
+                  (SELECT p.handler, p.topic, p.key_hash, p.head_seq, p.head_due FROM {parked_key} p
+                    WHERE p.handler = a.handler AND p.head_home_topic = a.topic AND p.head_home_partition >= home.n
                       AND p.head_home_partition % home.n = home.partition AND p.head_due <= :now
-                    LIMIT CAST(:some AS int))) p
-            WHERE EXISTS (SELECT FROM {parked_key} p WHERE p.handler = s.handler AND p.head_home_topic = s.topic
-                             AND p.head_due IS NOT NULL)),
+                    ORDER BY p.head_home_partition, p.head_due LIMIT CAST(:some AS int))) p
+            WHERE a.lanes ORDER BY p.head_due LIMIT CAST(:some AS int)),
          ready AS (
            SELECT f.id FROM head
             CROSS JOIN LATERAL (
                   SELECT id FROM {failure} f
                    WHERE f.handler = head.handler AND f.topic = head.topic AND f.lane = head.key_hash
                      AND f.seq = head.head_seq AND NOT f.alone AND (f.state IN ('queued', 'unknown') OR f.holds)
-                   LIMIT 1) f
+                   ORDER BY f.handler, f.topic, f.lane, f.seq LIMIT 1) f
            UNION ALL
-           SELECT f.id FROM stream s JOIN home ON home.topic = s.topic
+           SELECT f.id FROM asked a JOIN home USING (topic)
             CROSS JOIN LATERAL (
                   (SELECT id FROM {failure} f
-                    WHERE f.handler = s.handler AND f.home_topic = home.topic AND f.home_partition = home.partition
+                    WHERE f.handler = a.handler AND f.home_topic = a.topic AND f.home_partition = home.partition
                       AND f.state = 'queued' AND f.alone AND f.due <= :now
                     ORDER BY f.due LIMIT CAST(:some AS int))
                   UNION ALL
                   (SELECT id FROM {failure} f
-                    WHERE f.handler = s.handler AND f.home_topic = home.topic AND f.home_partition >= home.n
+                    WHERE f.handler = a.handler AND f.home_topic = a.topic AND f.home_partition >= home.n
                       AND f.home_partition % home.n = home.partition
                       AND f.state = 'queued' AND f.alone AND f.due <= :now
-                    LIMIT CAST(:some AS int))) f
-            WHERE EXISTS (SELECT FROM {failure} f WHERE f.handler = s.handler AND f.home_topic = s.topic
-                             AND f.state = 'queued' AND f.alone))
-    SELECT f.* FROM ready JOIN {failure} f USING (id)
+                    ORDER BY f.home_partition, f.due LIMIT CAST(:some AS int))) f
+            WHERE a.alone)
+    SELECT f.* FROM ready CROSS JOIN LATERAL (SELECT * FROM {failure} f WHERE f.id = ready.id LIMIT 1) f
      WHERE NOT f.id = ANY (CAST(:busy AS bigint[]))
      ORDER BY f.due, f.id LIMIT CAST(:limit AS int)
 """
