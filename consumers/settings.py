@@ -252,6 +252,30 @@ class Worker(_Strict):
     )
 
 
+class Dlq(_Strict):
+    """Dead letters: their topics, and how much may wait for them."""
+
+    create_topics: Switch = Field(
+        default=False,
+        description="`tidegate run` makes the dead-letter topics that are missing. Off: who owns the cluster decides "
+        "about topics, and `tidegate topic create` makes them.",
+    )
+    retention_s: Seconds = Field(
+        default=14 * 86_400.0,
+        description="How long a dead-letter topic may keep letters: so long the inbox has to know what became of them. "
+        "`topic create` sets it, `check` and `run` refuse a topic that keeps them longer. Two weeks: a holiday.",
+    )
+    waiting_max: Count = Field(
+        default=100_000,
+        description="Letters and records in the outbox that may wait to be sent before consumption pauses: more of "
+        "them is an outage of their topics, not a delay.",
+    )
+    waiting_age_max_s: Seconds = Field(
+        default=3_600.0,
+        description="How long the oldest of them may wait before consumption pauses, rather than add to the heap.",
+    )
+
+
 class Health(_Strict):
     """The HTTP server for probes and metrics."""
 
@@ -292,6 +316,7 @@ class Settings(_Strict):
     kafka: Kafka = Field(default_factory=Kafka)
     registry: Registry = Field(default_factory=Registry)
     worker: Worker = Field(default_factory=Worker)
+    dlq: Dlq = Field(default_factory=Dlq)
     health: Health = Field(default_factory=Health)
     log: Log = Field(default_factory=Log)
 
@@ -337,6 +362,7 @@ GROUPS: Final[Mapping[str, type[BaseModel]]] = {
     "kafka": Kafka,
     "registry": Registry,
     "worker": Worker,
+    "dlq": Dlq,
     "health": Health,
     "log": Log,
 }

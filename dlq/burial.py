@@ -8,8 +8,10 @@ letter, and the tables keep one of each.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, final
 
 from ..inbox import failure_rows
@@ -21,7 +23,18 @@ from ..inbox.failure_rows import Failure, NewFailure, Place
 from ..inbox.handlers import RESERVED
 from ..inbox.outbox import NewOutgoing
 from ..inbox.outcome import Dead
-from .letter import LETTER_BYTES_MAX, RELEASED, Letter, Victim, dead_letter_id, dead_letter_topic, write_letter
+from .letter import (
+    HELD,
+    LETTER_BYTES_MAX,
+    RELEASED,
+    Letter,
+    Victim,
+    dead_letter_id,
+    dead_letter_topic,
+    write_letter,
+)
+
+NO_LIMITS: Final[Mapping[str, int]] = MappingProxyType({})
 
 WORKER: Final = "worker"
 """The actor of acts that no person ordered."""
@@ -48,7 +61,7 @@ class Burial:
     Args:
         consumer: its name, which is also the group's and part of the letters' topic.
         clock: what time it is.
-        limit_bytes: the largest record that the dead-letter topics and the producer take.
+        limits: the largest letter that each dead-letter topic takes, by its name; LETTER_BYTES_MAX where not known.
         schema_id_of: given by the codec, where values carry the id of their schema.
     """
 
@@ -56,12 +69,12 @@ class Burial:
         self,
         consumer: str,
         clock: Clock,
-        limit_bytes: int = LETTER_BYTES_MAX,
+        limits: Mapping[str, int] = NO_LIMITS,
         schema_id_of: SchemaIdOf = _no_schema_id,
     ) -> None:
         self._consumer = consumer
         self._clock = clock
-        self._limit_bytes = limit_bytes
+        self._limits = limits
         self._schema_id_of = schema_id_of
 
     def bury(
@@ -74,8 +87,10 @@ class Burial:
         attempts: int = 1,
         first_failed_at: datetime.datetime | None = None,
         traceparent: str | None = None,
+        alone: bool = False,
+        holds: bool = False,
     ) -> Buried:
-        """The row and the letter of an event that `handler` (its name) gave up."""
+        """The row and the letter of an event that `handler` (its name) gave up; `holds`: its key waits for a person."""
         row = failure_rows.dead(
             place,
             event,
@@ -84,6 +99,8 @@ class Burial:
             now=self._clock.now(),
             first_failed_at=first_failed_at,
             schema_id=self._schema_id_of(event.record),
+            alone=alone,
+            holds=holds,
         )
         return Buried(row, self._letter(row, event.record, handler, traceparent, 0))
 
@@ -98,7 +115,14 @@ class Burial:
         return Buried(row, self._letter(row, record, RESERVED, None, 0))
 
     def letter_again(
-        self, row: Failure, handler: str, dead: Dead, attempts: int, *, traceparent: str | None = None
+        self,
+        row: Failure,
+        handler: str,
+        dead: Dead,
+        attempts: int,
+        *,
+        traceparent: str | None = None,
+        holds: bool = False,
     ) -> NewOutgoing:
         """The letter of a row that was replayed and is dead once more: another letter, with another id."""
         fresh = failure_rows.dead(
@@ -108,7 +132,9 @@ class Burial:
             attempts=attempts,
             now=self._clock.now(),
             first_failed_at=row.first_failed_at,
-            schema_id=row.schema_id,
+            schema_id=self._schema_id_of(row.record) if row.schema_id is None else row.schema_id,
+            alone=row.alone,
+            holds=holds,
         )
         letter = self._letter(fresh, row.record, handler, traceparent, row.replay_count)
         return replace(letter, failure_id=row.id)
@@ -134,14 +160,15 @@ class Burial:
     ) -> NewOutgoing:
         victim = Victim(self._consumer, handler, row.version, row.event_id)
         letter_id = dead_letter_id(victim, record, row.incarnation, replay_count)
-        letter = replace(
-            letter_of(row, record, self._consumer, handler, letter_id, replay_count), traceparent=traceparent
-        )
-        written = write_letter(letter, self._limit_bytes)
+        letter = letter_of(row, record, self._consumer, handler, letter_id, replay_count)
+        if traceparent is not None:
+            letter = replace(letter, traceparent=traceparent)
+        topic = dead_letter_topic(record.topic, self._consumer)
+        written = write_letter(letter, self._limits.get(topic, LETTER_BYTES_MAX))
         return NewOutgoing(
             id=letter_id,
             kind="letter",
-            topic=dead_letter_topic(record.topic, self._consumer),
+            topic=topic,
             key=written.key,
             payload=written.value,
             headers=written.headers,
@@ -171,7 +198,7 @@ def letter_of(
         headers=record.headers,
         dead_letter_id=letter_id.hex(),
         reason=reason,
-        disposition=RELEASED,
+        disposition=HELD if row.holds and not row.alone else RELEASED,
         exception_type=exception_type or None,
         exception_message=message or None,
         stack_digest=stack_digest or None,
@@ -179,6 +206,7 @@ def letter_of(
         correlation_id=row.correlation_id,
         causation_id=row.id_text,
         operation_id=row.operation_id,
+        traceparent=_traceparent(record),
         tenant=row.tenant,
         brand=row.brand,
         consumer=consumer,
@@ -196,6 +224,15 @@ def letter_of(
         schema_id=row.schema_id,
         replay_count=replay_count,
     )
+
+
+def _traceparent(record: Record) -> str | None:
+    """The trace that the record came in, where it is one. Source: W3C Trace Context, "traceparent"."""
+    value = record.header("traceparent")
+    return value.decode("ascii") if value is not None and _TRACEPARENT.fullmatch(value) else None
+
+
+_TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def _verdict(row: NewFailure | Failure) -> tuple[str, str, str, str]:

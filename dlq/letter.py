@@ -180,16 +180,31 @@ _LEAVING_OUT = (("value",), ("headers",), ("value", "headers"), ("value", "heade
 """The value first: it is nearly always what is too large. Headers alone before both: a value that fits should go."""
 
 
+def shrunk(record: Record) -> Written | None:
+    """The letter in `record`, which its topic does not take, with less in it; None where there is nothing to leave out.
+
+    What was left out stands in the inbox's row.
+    """
+    letter = read_letter(record)
+    parts = {"value": letter.value, "headers": letter.headers, "key": letter.key}
+    there = {name for name, part in parts.items() if part}
+    gone = {*(letter.left_out or ())}
+    for left_out in _LEAVING_OUT:
+        if gone <= {*left_out} and there & {*left_out}:
+            return _written(_without(letter, left_out))
+    return None
+
+
 def _without(letter: Letter, left_out: tuple[str, ...]) -> Letter:
-    """The claim letter that stands for `letter`."""
+    """The claim letter that stands for `letter`; what is one already keeps the hash of the value that it lacks."""
     value = letter.value or b""
     return replace(
         letter,
         key=None if "key" in left_out else letter.key,
         value=None if "value" in left_out else letter.value,
         headers=() if "headers" in left_out else letter.headers,
-        claim=hashlib.sha256(value).hexdigest(),
-        claim_bytes=len(value),
+        claim=letter.claim or hashlib.sha256(value).hexdigest(),
+        claim_bytes=len(value) if letter.claim_bytes is None else letter.claim_bytes,
         left_out=left_out,
     )
 

@@ -23,7 +23,7 @@ from ..app import Consumer
 from ..settings import Settings, masked_address
 from .cluster import Cluster
 from .preparing import open_store
-from .topics import letter_topic_problems
+from .topics import check_letter_topics
 
 POSTGRESQL_MIN: Final = 150_000
 """PostgreSQL 15: the oldest that the statements are tested on."""
@@ -39,9 +39,10 @@ class Findings:
 
 def check(settings: Settings, consumers: Sequence[Consumer]) -> Findings:
     """Look at the database, the cluster and the registry, and at what they know of these consumers."""
-    found = Findings(warnings=[warning for consumer in consumers for warning in consumer.warnings()])
+    warnings = dict.fromkeys(warning for consumer in consumers for warning in consumer.warnings())
+    found = Findings(warnings=list(warnings))
     found.problems += asyncio.run(_database(settings, consumers, found.warnings))
-    found.problems += _cluster(settings, consumers)
+    found.problems += _cluster(settings, consumers, found.warnings)
     for consumer in consumers:
         found.problems += _codec(settings, consumer)
     return found
@@ -109,7 +110,7 @@ async def _gone(conn: AsyncConnection, t: Tables, consumer: str, name: str, hand
 # ----------------------------------------------------------------------------------------------- cluster and registry
 
 
-def _cluster(settings: Settings, consumers: Sequence[Consumer]) -> list[Problem]:
+def _cluster(settings: Settings, consumers: Sequence[Consumer], warnings: list[str]) -> list[Problem]:
     problems: list[Problem] = []
 
     def look() -> None:
@@ -119,7 +120,9 @@ def _cluster(settings: Settings, consumers: Sequence[Consumer]) -> list[Problem]
                 if facts.error is not None:
                     fix = f"make it, or correct topics= of consumer {consumer.name!r}"
                     problems.append(Problem(f"topic {topic}", facts.error, fix))
-            problems.extend(letter_topic_problems(cluster, consumer))
+            refused, known = check_letter_topics(settings, cluster, consumer)
+            problems.extend(refused)
+            warnings.extend(known)
 
     fix = "check the address, TLS and SASL settings, and the brokers"
     return _said("kafka.bootstrap_servers", look, fix) + problems

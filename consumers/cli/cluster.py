@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from ...inbox.errors import ConfigurationError, Problem, TransientError
 from ...inbox.event import Partition
-from ..client.admin import ANSWER_MAX_S, Admin, TopicFacts
+from ..client.admin import ANSWER_MAX_S, Admin, TopicFacts, TopicRules
 from ..client.config import admin_config, consumer_config, spelled
 from ..layers import CLIENT_TABLE
 from ..settings import Settings
@@ -33,6 +33,14 @@ class Cluster:
     def describe(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
         """Facts about each topic; `error` says where there is none."""
         return self._admin.describe(topics) if topics else {}
+
+    def rules(self, topics: Sequence[str]) -> Mapping[str, TopicRules]:
+        """The rules of those topics whose configuration may be read."""
+        return self._admin.rules(topics)
+
+    def makes_topics(self) -> bool:
+        """Whether a missing topic comes to be when it is asked for."""
+        return self._admin.makes_topics()
 
     def ends(self, topics: Sequence[str]) -> dict[Partition, tuple[int, int]]:
         """Low watermark and last stable offset of every partition of those topics that exist."""
@@ -57,12 +65,14 @@ class Cluster:
             raise TransientError(f"the group's coordinator does not answer: {raised.args[0].str()}") from raised
         return {Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
 
-    def create(self, topics: Mapping[str, int]) -> dict[str, str | None]:
-        """Make topics with so many partitions each; None where a topic is there now, else why the cluster refused."""
+    def create(self, topics: Sequence[NewTopic], *, only_ask: bool = False) -> dict[str, str | None]:
+        """Make topics; None where a topic is there now (or could be), else why the cluster refuses."""
         if not topics:
             return {}
-        new = [NewTopic(name, num_partitions=count) for name, count in topics.items()]
-        futures = cast("dict[str, Future[Any]]", self._client.create_topics(new, request_timeout=ANSWER_MAX_S))
+        futures = cast(
+            "dict[str, Future[Any]]",
+            self._client.create_topics(list(topics), request_timeout=ANSWER_MAX_S, validate_only=only_ask),
+        )
         return {name: _refusal(future) for name, future in futures.items()}
 
 

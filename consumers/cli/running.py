@@ -10,15 +10,17 @@ from typing import Final
 import structlog
 import uvloop
 
-from ...inbox.errors import ConfigurationError
+from ...inbox.errors import ConfigurationError, TransientError
 from .. import logs
 from ..app import Consumer
 from ..health import HealthBoard, HealthServer
 from ..layers import Effective
 from ..metrics import Metrics
+from ..settings import Settings
 from ..worker.run import run_consumer
 from .preparing import Prepared
 from .stopping import Stopping
+from .topics import ready_letter_topics
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """How soon a thread hands over the interpreter. With Python's own 5 ms an answer of the database may wait that long for
@@ -46,12 +48,22 @@ def serve(prepared: Prepared, consumer: Consumer) -> int:
     stopping = Stopping(lambda: _tell(board), deadline_s)
     stopping.listen()
     try:
+        _ready_letters(settings, consumer)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(prepared, consumer, board, metrics, stopping))
     finally:
         stopping.arm()
         if health is not None:
             health.stop()
+
+
+def _ready_letters(settings: Settings, consumer: Consumer) -> None:
+    """Letters have somewhere to go. While nobody answers that is not known: they would wait in the outbox."""
+    try:
+        for warning in ready_letter_topics(settings, consumer):
+            _log.warning("letter_topic", what=warning)
+    except TransientError as error:
+        _log.warning("letter_topics_not_checked", error=str(error))
 
 
 def tune_interpreter() -> None:

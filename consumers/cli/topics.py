@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
+from typing import Final
 
-from ...dlq.letter import dead_letter_topic
+import sqlalchemy as sa
+from confluent_kafka.cimpl import NewTopic
+
 from ...inbox.errors import ConfigurationError, FatalError, Problem
 from ...inbox.migrate import check_schema
 from ...inbox.store import Store
 from ...inbox.topics import raise_incarnation
+from .. import letter_topics
 from ..app import Consumer
+from ..letter_topics import LetterTopic
 from ..settings import Settings
 from .cluster import Cluster
 from .options import OUT
@@ -56,42 +60,79 @@ def _topic_id(settings: Settings, topic: str) -> str:
     return facts.topic_id
 
 
-def missing_letter_topics(cluster: Cluster, consumer: Consumer) -> dict[str, int]:
-    """Dead-letter topics that do not exist: name -> partitions, as many as the topic that they belong to has."""
-    origins = cluster.describe(consumer.topics)
-    wanted = {
-        dead_letter_topic(topic, consumer.name): facts.partitions
-        for topic, facts in origins.items()
-        if facts.error is None
-    }
-    found = cluster.describe(tuple(wanted))
-    return {name: count for name, count in wanted.items() if found[name].error is not None}
+# --------------------------------------------------------------------------------------------- dead-letter topics
 
 
 def create(settings: Settings, consumers: tuple[Consumer, ...]) -> None:
     """Make the dead-letter topics that are missing. Raises FatalError where the cluster refuses one."""
     cluster = Cluster(settings)
-    missing: dict[str, int] = {}
-    for consumer in consumers:
-        missing |= missing_letter_topics(cluster, consumer)
-    answers = cluster.create(missing)
-    for name, count in missing.items():
-        if answers[name] is None:
-            OUT.print(f"made {name} with {count} partitions")
+    missing = [topic for consumer in consumers for topic in _looked_at(cluster, consumer) if topic.is_missing]
+    answers = cluster.create([_new(topic, settings) for topic in missing])
+    for topic in missing:
+        if answers[topic.name] is None:
+            OUT.print(f"made {topic.name} with {topic.partitions} partitions")
     refused = [f"{name}: {why}" for name, why in answers.items() if why is not None]
     if refused:
-        raise FatalError(f"not made: {'; '.join(refused)}", fix="grant this principal Create, or make them by hand")
+        raise FatalError(f"not made: {'; '.join(refused)}", fix=_CREATE_FIX)
     if not missing:
         OUT.print("every dead-letter topic is there")
 
 
-def letter_topic_problems(cluster: Cluster, consumer: Consumer) -> list[Problem]:
-    """What `tidegate check` says of them."""
-    return [
-        Problem(
-            f"topic {name}",
-            "it does not exist; dead letters would wait in the outbox, and too many of them pause the consumer",
-            f"run `tidegate topic create`, or make it with {count} partitions",
-        )
-        for name, count in missing_letter_topics(cluster, consumer).items()
-    ]
+_CREATE_FIX: Final = "grant this principal Create, or make them by hand"
+
+
+def check_letter_topics(settings: Settings, cluster: Cluster, consumer: Consumer) -> tuple[list[Problem], list[str]]:
+    """What is wrong with them, and what should be known. Nothing is made."""
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    topics = _looked_at(cluster, consumer)
+    for topic in topics:
+        if not topic.is_missing:
+            problems += letter_topics.problems(topic, settings.dlq.retention_s)
+            warnings += letter_topics.warnings(topic)
+    missing = [topic for topic in topics if topic.is_missing]
+    if missing and settings.dlq.create_topics:
+        answers = cluster.create([_new(topic, settings) for topic in missing], only_ask=True)
+        problems += [_not_made(name, why) for name, why in answers.items() if why is not None]
+    elif missing and cluster.makes_topics():
+        warnings += [f"topic {topic.name}: the broker will make it, with its own defaults" for topic in missing]
+    else:
+        problems += [letter_topics.missing_problem(topic) for topic in missing]
+    return problems, warnings
+
+
+def ready_letter_topics(settings: Settings, consumer: Consumer) -> list[str]:
+    """Before `run` reads its first record: make what it may make, refuse what is wrong; warnings come back.
+
+    Raises:
+        ConfigurationError: a topic is missing or cannot take letters.
+        TransientError: nobody answers.
+    """
+    cluster = Cluster(settings)
+    missing = [topic for topic in _looked_at(cluster, consumer) if topic.is_missing]
+    if missing and settings.dlq.create_topics:
+        answers = cluster.create([_new(topic, settings) for topic in missing])
+        if refused := [_not_made(name, why) for name, why in answers.items() if why is not None]:
+            raise ConfigurationError(refused)
+        return [f"topic {topic.name}: made with {topic.partitions} partitions" for topic in missing]
+    problems, warnings = check_letter_topics(settings, cluster, consumer)
+    if problems:
+        raise ConfigurationError(problems)
+    return warnings
+
+
+def _looked_at(cluster: Cluster, consumer: Consumer) -> list[LetterTopic]:
+    return letter_topics.look(cluster, consumer.name, consumer.topics)
+
+
+def _new(topic: LetterTopic, settings: Settings) -> NewTopic:
+    config = {
+        "cleanup.policy": "delete",
+        "retention.ms": f"{settings.dlq.retention_s * 1000:.0f}",
+        "max.message.bytes": str(topic.message_bytes_wanted),
+    }
+    return NewTopic(topic.name, num_partitions=topic.partitions, config=config)
+
+
+def _not_made(name: str, why: str) -> Problem:
+    return Problem(f"topic {name}", f"it does not exist and cannot be made: {why}", _CREATE_FIX)

@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast, final
+from typing import Any, Final, Protocol, TypeVar, cast, final
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
 
 from ...inbox.errors import TransientError
 from ...inbox.event import Partition
+
+T = TypeVar("T")
 
 ANSWER_MAX_S: Final = 10.0
 """A controller election or a broker restart takes less; who asks gets an error after that and asks again."""
@@ -31,6 +35,17 @@ class TopicFacts:
     topic_id: str | None
     partitions: int
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    """What a topic keeps and takes; `may_write` is None where the broker does not say what this principal may do."""
+
+    cleanup: frozenset[str]
+    message_bytes_max: int
+    retention_ms: int
+    """-1: for ever."""
+    may_write: bool | None = None
 
 
 class Cluster(Protocol):
@@ -65,6 +80,48 @@ class Admin:
             return self._listed(topics) if self._asks_a_mock() else self._described(topics)
         except KafkaException as error:
             raise TransientError(f"the cluster does not answer: {error.args[0].str()}") from error
+
+    def rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
+        """The rules of each of `topics` that exists and whose configuration may be read; none on a mock cluster."""
+        try:
+            if not topics or self._asks_a_mock():
+                return {}
+            may_write = self._may_write(topics)
+            return {t: _rules(found, may_write.get(t)) for t, found in self._configs("TOPIC", topics).items()}
+        except KafkaException as error:
+            raise TransientError(f"the cluster does not answer: {error.args[0].str()}") from error
+
+    def makes_topics(self) -> bool:
+        """Whether a topic that is missing comes to be when it is asked for; False where the cluster does not tell."""
+        try:
+            if self._asks_a_mock():
+                return True
+            broker = next(iter(self._client.list_topics(timeout=ANSWER_MAX_S).brokers))
+            found = self._configs("BROKER", [str(broker)])
+        except KafkaException as error:
+            raise TransientError(f"the cluster does not answer: {error.args[0].str()}") from error
+        return any(entries["auto.create.topics.enable"].value == "true" for entries in found.values())
+
+    def _configs(self, kind: str, names: Sequence[str]) -> dict[str, Mapping[str, ConfigEntry]]:
+        """The configuration of each resource; one that is not there, or may not be looked at, is left out."""
+        resources = [ConfigResource(ConfigResource.Type[kind], name) for name in names]
+        futures = cast(
+            "dict[ConfigResource, Future[Mapping[str, ConfigEntry]]]",
+            self._client.describe_configs(resources, request_timeout=ANSWER_MAX_S),
+        )
+        answers = {resource.name: _answer(future) for resource, future in futures.items()}
+        return {name: entries for name, entries in answers.items() if entries is not None}
+
+    def _may_write(self, topics: Sequence[str]) -> dict[str, bool]:
+        futures = cast(
+            "Mapping[str, Future[Any]]",
+            self._client.describe_topics(
+                TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=ANSWER_MAX_S
+            ),
+        )
+        found = {topic: _answer(future) for topic, future in futures.items()}
+        told = {t: facts.authorized_operations for t, facts in found.items() if facts is not None}
+        return {topic: AclOperation.WRITE in allowed for topic, allowed in told.items() if allowed is not None}
 
     def _list_offsets(self, partitions: Sequence[Partition], spec: OffsetSpec) -> dict[Partition, Future[Any]]:
         asked = {TopicPartition(p.topic, p.number): spec for p in partitions}
@@ -113,3 +170,19 @@ class Admin:
             else TopicFacts(None, 0, "UNKNOWN_TOPIC_OR_PART: no such topic")
             for topic in topics
         }
+
+
+def _answer(future: Future[T]) -> T | None:
+    """What was asked for; None where the cluster refuses it, raised where nobody answers."""
+    try:
+        return future.result()
+    except KafkaException as raised:
+        if raised.args[0].code() < 0:  # librdkafka's own: the cluster did not answer
+            raise
+        return None
+
+
+def _rules(entries: Mapping[str, ConfigEntry], may_write: bool | None) -> TopicRules:
+    told = {name: str(entries[name].value) for name in ("cleanup.policy", "max.message.bytes", "retention.ms")}
+    cleanup = frozenset(part.strip() for part in told["cleanup.policy"].split(","))
+    return TopicRules(cleanup, int(told["max.message.bytes"]), int(told["retention.ms"]), may_write)

@@ -53,8 +53,10 @@ class _Batch:
 class KafkaProducer:
     """The real `ProducerPort`."""
 
-    def __init__(self, options: ClientOptions) -> None:
-        self._config = producer_config(options)
+    def __init__(self, options: ClientOptions, record_bytes_max: int | None = None) -> None:
+        """`record_bytes_max`: the largest record that any topic takes, where the user sets no limit of the producer."""
+        config = producer_config(options)
+        self._config = config if record_bytes_max is None else {"message.max.bytes": record_bytes_max} | config
         self._producer = Producer(self._config)
         self._replies = Replies()
         self._stopping = threading.Event()
@@ -103,6 +105,9 @@ class KafkaProducer:
                 if error.fatal() or error.code() == KafkaError._FATAL:
                     self._replace()
                 batch.settle(index, _result(error, None))
+                return
+            except (TypeError, ValueError) as refused:  # the binding cannot even make a record of it
+                batch.settle(index, SendResult(SendAnswer.REFUSED, message=type(refused).__name__))
                 return
 
     def _replace(self) -> None:

@@ -5,7 +5,7 @@ owner of a row's home relays it, under its fence. What if the process stops afte
 row is sent again with the same id in its header. What if this worker is a zombie? Its fence row does not come back when
 it marks, so the row stays for the new owner, and again an id is repeated, never another one made. What cannot be
 written now is left out of the next looks for a while: a topic as a whole, or, where only the record is at fault, the
-records of its key.
+records of its key. A letter that its topic finds too large goes out as a claim letter: its record stays in the inbox.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
+from ...dlq.letter import shrunk
 from ...inbox import fence, outbox
 from ...inbox.clock import Clock
+from ...inbox.event import Record
 from ...inbox.holding import Holdings
 from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
@@ -135,9 +137,7 @@ class Relay:
         for round_rows in _rounds(rows):
             going = [row for row in round_rows if not self._is_stuck(row)]
             reach(Point.BEFORE_SEND)
-            results = await self._producer.send(
-                [Outgoing(row.topic, row.key, row.payload, row.headers) for row in going]
-            )
+            results = await self._sent_or_smaller(going)
             reach(Point.AFTER_SEND)
             sent = [row for row, result in zip(going, results, strict=True) if result.sent]
             for row, result in zip(going, results, strict=True):
@@ -147,6 +147,16 @@ class Relay:
             if sent and not await self._mark(sent):
                 self._blocked_until[rows[0].topic] = self._clock.monotonic_s() + LOOK_S
                 return
+
+    async def _sent_or_smaller(self, rows: list[outbox.Outgoing]) -> list[SendResult]:
+        """An answer for each row. A letter that its topic finds too large goes with less in it, until one is taken."""
+        going = {n: Outgoing(row.topic, row.key, row.payload, row.headers) for n, row in enumerate(rows)}
+        results: dict[int, SendResult] = {}
+        while going:
+            results |= zip(going, await self._producer.send([*going.values()]), strict=True)
+            refused = [n for n in going if results[n].answer is SendAnswer.TOO_LARGE and rows[n].kind == "letter"]
+            going = {n: record for n in refused if (record := _smaller(going[n])) is not None}
+        return [results[n] for n in range(len(rows))]
 
     def _is_stuck(self, row: outbox.Outgoing) -> bool:
         return row.topic in self._blocked_until or (row.topic, row.key) in self._blocked_until
@@ -171,6 +181,12 @@ class Relay:
         of_record = result.answer in (SendAnswer.TOO_LARGE, SendAnswer.REFUSED)
         self._blocked_until[(row.topic, row.key) if of_record else row.topic] = now_s + TOPIC_WAIT_S
         self._blocked(row.topic, f"{result.answer.value}: {result.message}")
+
+
+def _smaller(record: Outgoing) -> Outgoing | None:
+    """The same letter as a claim letter, or with less than it has."""
+    written = shrunk(Record(record.topic, 0, 0, record.key, record.value, record.headers))
+    return None if written is None else Outgoing(record.topic, written.key, written.value, written.headers)
 
 
 def _rounds(rows: list[outbox.Outgoing]) -> list[list[outbox.Outgoing]]:

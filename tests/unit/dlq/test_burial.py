@@ -37,7 +37,8 @@ def event(record: Record = RECORD) -> Event[object]:
 
 
 def burial(clock: ManualClock | None = None, limit_bytes: int = 1_000_000) -> Burial:
-    return Burial("billing", clock or ManualClock(), limit_bytes, lambda record: 7 if record.value else None)
+    limits = {"shop.orders.billing.dlq": limit_bytes}
+    return Burial("billing", clock or ManualClock(), limits, lambda record: 7 if record.value else None)
 
 
 def letter_in(outgoing: NewOutgoing) -> Letter:
