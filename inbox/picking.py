@@ -65,7 +65,7 @@ async def pick(
 _PICK: Final = """
     WITH home AS MATERIALIZED (
            SELECT * FROM unnest(CAST(:topics AS text[]), CAST(:partitions AS int[]), CAST(:counts AS int[]))
-                         u (topic, partition, n)),
+                         u (topic, partition, n) WHERE partition < n),
          asked AS MATERIALIZED (
            SELECT h.handler, u.topic,
                   (SELECT true FROM {parked_key} p
