@@ -57,10 +57,11 @@ def describe(exc: BaseException, payload: Sequence[bytes | None] = ()) -> Failur
     return FailureText(exception_type(exc), safe_message(exc, payload), stack_digest(exc))
 
 
-def dead(reason: Reason, exc: BaseException, record: Record) -> Dead:
-    """The outcome of `record`, whose handling ended with `exc`."""
+def dead(reason: Reason, exc: BaseException, record: Record, because: str = "") -> Dead:
+    """The outcome of `record`, whose handling ended with `exc`; `because`: what the rule says that decided so."""
     text = describe(alone(exc), (record.key, record.value))
-    return Dead(reason, text.message or text.type, text.type, text.stack_digest)
+    why = ": ".join(part for part in (clean(because), text.message or text.type) if part)
+    return Dead(reason, shortened(why, MESSAGE_CHARS_MAX), text.type, text.stack_digest)
 
 
 def alone(exc: BaseException) -> BaseException:

@@ -1,4 +1,4 @@
-"""What a handler function gave back, as an outcome. No IO; time is an argument.
+"""What a handler function gave back, or raised, as an outcome. No IO; time is an argument.
 
 A handler that returns says how its event ended: None (done), or one of the outcomes. Anything else is a mistake that
 must not pass for success: a forgotten `await`, or a value for nobody.
@@ -10,9 +10,11 @@ import inspect
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from ..inbox.errors import FatalError
 from ..inbox.event import Record
 from ..inbox.outcome import Dead, Handled, Outcome, Reason, Retry, Skipped, Unknown
-from .failure_text import MESSAGE_CHARS_MAX, clean, shortened, without_secrets, without_values
+from .decisions import DeadNow, Fatal, Transient
+from .failure_text import CHAIN_MAX, MESSAGE_CHARS_MAX, clean, dead, shortened, without_secrets, without_values
 from .retry import is_wait
 
 FIX: Final = "return None when it is done, or Skipped, Retry, Dead or Unknown"
@@ -38,6 +40,29 @@ def outcome_of(value: object, record: Record | None = None) -> Outcome:
             return _dead(value, payload)
         case _:
             return _nonsense(value)
+
+
+def dead_by(decision: DeadNow | Transient, exc: BaseException, record: Record) -> Dead:
+    """The outcome of `record` that `exc` led to: dead at once, or because no further attempt is due.
+
+    Where a rule decided, its reason stands before the exception's own message.
+    """
+    reason = decision.reason if isinstance(decision, DeadNow) else decision.exhausted
+    return dead(reason, exc, record, decision.because if decision.led_by.rule else "")
+
+
+def fatal_by(decision: Fatal, exc: BaseException, record: Record) -> FatalError:
+    """The error with which the process leaves: the one that was raised, or a rule's, without secrets or payload."""
+    link: BaseException | None = exc
+    for _ in range(CHAIN_MAX):
+        if link is None or isinstance(link, FatalError):
+            break
+        link = link.__cause__
+    if isinstance(link, FatalError):
+        return link
+    told = dead(Reason.REJECTED, exc, record, decision.because)
+    where = f"{record.topic}/{record.partition}@{record.offset}"
+    return FatalError(f"{where}: {told.exception_type}: {told.why}", fix="repair the cause, then start again")
 
 
 def _retry(value: Retry, payload: Any) -> Outcome:

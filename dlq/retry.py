@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import sys
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -175,7 +176,7 @@ def _within(value: object, low: float, high: float) -> bool:
     """A policy may come out of a settings file, so its numbers are looked at as whatever they really are."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return math.isfinite(value) and low <= value <= high
+    return low <= value <= high and (isinstance(value, int) or math.isfinite(value))
 
 
 def is_wait(value: object) -> bool:
@@ -184,7 +185,7 @@ def is_wait(value: object) -> bool:
     >>> is_wait(1.5), is_wait(-1), is_wait(math.inf), is_wait("soon"), is_wait(True)
     (True, False, False, False, False)
     """
-    return _within(value, 0.0, math.inf)
+    return _within(value, 0.0, sys.float_info.max)
 
 
 def _clamped(wish_s: float, cap_s: float) -> float:

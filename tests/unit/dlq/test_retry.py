@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidegate.dlq.retry import RetryPolicy, RetryState
 from tidegate.inbox.errors import ConfigurationError
 
-UNBOUNDED = [math.inf, math.nan, -1, None, True, "5", 10**12]
+UNBOUNDED = [math.inf, math.nan, -1, None, True, "5", 10**12, 10**400]
 
 
 def failed_times(n: int, exception_type: str = "OSError") -> RetryState:
