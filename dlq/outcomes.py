@@ -14,7 +14,7 @@ from ..inbox.errors import FatalError
 from ..inbox.event import Record
 from ..inbox.outcome import Dead, Handled, Outcome, Reason, Retry, Skipped, Unknown
 from .decisions import DeadNow, Fatal, Transient
-from .failure_text import CHAIN_MAX, MESSAGE_CHARS_MAX, clean, dead, shortened, without_secrets, without_values
+from .failure_text import CHAIN_MAX, dead, safe_text
 from .retry import is_wait
 
 FIX: Final = "return None when it is done, or Skipped, Retry, Dead or Unknown"
@@ -96,5 +96,4 @@ def _rejected(what: str, fix: str) -> Dead:
 
 def _told(why: object, payload: Any) -> str:
     """The handler's words, as rows, headers and terminals can hold them."""
-    text = why if isinstance(why, str) else type(why).__name__
-    return shortened(without_values(without_secrets(clean(text)), payload), MESSAGE_CHARS_MAX)
+    return safe_text(why if isinstance(why, str) else type(why).__name__, payload)

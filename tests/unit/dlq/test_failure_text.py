@@ -240,3 +240,11 @@ def test_a_task_group_with_one_failure_is_told_by_that_failure() -> None:
 
 def test_an_exception_without_text_is_told_by_its_class() -> None:
     assert dead(Reason.REJECTED, ValueError(), Record("t", 0, 0, None, None)).why == "ValueError"
+
+
+def test_one_long_word_is_no_work() -> None:
+    """Ten messages of one word of 3,990 letters: before it began at the telling word, a pattern took 3.6 s for them."""
+    began = time.process_time()
+    for _ in range(10):
+        safe_message(ValueError("x" * 3_990))
+    assert time.process_time() - began < 1.0
