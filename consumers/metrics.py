@@ -63,6 +63,9 @@ TABLE: Final = (
         ("handler",),
     ),
     Metric("conflicts", "counter", "Known event ids that came again with another payload.", ("handler",)),
+    Metric("breaker_open", "gauge", "1 while the breaker on dead letters holds a handler back.", ("handler",)),
+    Metric("parked", "counter", "Events put into the queue: to be tried again, or behind their key.", ("handler",)),
+    Metric("stale_skipped", "counter", "Events that came behind something newer, as the projection says.", ("handler",)),
     Metric("retries", "counter", "Attempts that will be made again.", ("handler",)),
     Metric("handler_seconds", "histogram", "One run of a handler function.", ("handler",), SECONDS),
     Metric("batch_seconds", "histogram", "One transaction of a projection batch.", ("handler",), SECONDS),
@@ -99,7 +102,7 @@ TABLE: Final = (
 VOCABULARIES: Final[dict[str, frozenset[str]]] = {
     "status": frozenset(FinalStatus),
     "reason": frozenset(Reason),
-    "cause": frozenset({"window_full", "dependency", "quiet", "outbox"}),
+    "cause": frozenset({"window_full", "dependency", "quiet", "outbox", "suspects"}),
     "kind": frozenset({"assigned", "revoked", "lost"}),
     "result": frozenset({"accepted", "refused", "unreachable", "forbidden", "taken", "delivered", "failed"}),
 }
@@ -187,6 +190,18 @@ class Metrics:
         self.count("dead", handler, reason, by=n)
         if reason == Reason.CONFLICT:
             self.count("conflicts", handler, by=n)
+
+    def unknown(self, handler: str, n: int) -> None:
+        """Events wait for a person: what became of them nobody knows."""
+        self.count("events", handler, FinalStatus.UNKNOWN, by=n)
+
+    def parked(self, handler: str, n: int) -> None:
+        """Events were put into the queue: to be tried again, or behind earlier ones of their key."""
+        self.count("parked", handler, by=n)
+
+    def stale(self, handler: str, n: int) -> None:
+        """Events were handled and changed nothing, because something newer stood there already."""
+        self.count("stale_skipped", handler, by=n)
 
     def retried(self, handler: str, n: int) -> None:
         """Attempts failed and will be made again."""

@@ -142,6 +142,7 @@ class WatchedMeter:
         self.dead = meter.dead
         self.unknown = meter.unknown
         self.parked = meter.parked
+        self.stale = meter.stale
         self.retried = meter.retried
         self.lost = meter.lost
 

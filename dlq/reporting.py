@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any, Final
 
 import structlog
 
 from ..inbox.event import Event
+from ..inbox.failure_rows import Verdict
 from ..inbox.log_fields import event_fields
 from ..inbox.outcome import Dead, FinalStatus
 from .failure_text import describe
@@ -30,6 +32,44 @@ def report_dead(event: Event[Any], handler: str, kind: str, dead: Dead, attempts
         exception_type=dead.exception_type or None,
         stack_digest=dead.stack_digest or None,
     )
+
+
+def report_unknown(event: Event[Any], handler: str, kind: str, verdict: Verdict, attempts: int = 1) -> None:
+    """An event waits for a person."""
+    log.error(
+        "event_unknown",
+        **event_fields(event, handler, kind, attempts),
+        final_status=FinalStatus.UNKNOWN.value,
+        **_told(verdict),
+    )
+
+
+def report_parked(
+    event: Event[Any], handler: str, kind: str, verdict: Verdict, attempts: int, due: datetime.datetime
+) -> None:
+    """An event waits in the queue: after a failure, or behind earlier events of its key (`attempts` is 0 then)."""
+    level = log.warning if attempts else log.info
+    level("event_parked", **event_fields(event, handler, kind, attempts), due=due.isoformat(), **_told(verdict))
+
+
+def report_skipped(event: Event[Any], handler: str, kind: str, why: str, attempts: int = 1) -> None:
+    """A rule or the handler itself said that there is nothing to do, although something was wrong."""
+    log.warning(
+        "event_skipped",
+        **event_fields(event, handler, kind, attempts),
+        final_status=FinalStatus.SKIPPED.value,
+        why=why,
+    )
+
+
+def _told(verdict: Verdict) -> dict[str, str | None]:
+    safe = verdict.safe()
+    return {
+        "reason": safe.reason,
+        "why": safe.message,
+        "exception_type": safe.exception_type or None,
+        "stack_digest": safe.stack_digest or None,
+    }
 
 
 def report_retry(event: Event[Any], handler: str, kind: str, error: Exception, attempt: int, delay_s: float) -> None:

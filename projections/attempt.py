@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..inbox import checkpoint, claim, outbox
+from ..inbox import checkpoint, claim, failure, outbox
 from ..inbox.event import Event, Partition
 from ..inbox.holding import Holding
-from .batch import Batch, BoundProjection
+from .batch import Batch, BoundProjection, Projected
+from .fates import NO_VERDICTS, Fate, Verdicts
+from .rows import Made
 from .verdicts import Admitted
+
+HandlerVersion = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -18,8 +23,20 @@ class Result:
 
     bound: BoundProjection
     admitted: Admitted
-    published: list[outbox.NewOutgoing]
+    projected: Projected
     seconds: float
+
+
+@dataclass(slots=True)
+class Share:
+    """A projection's part of the batch, as it stood when the transaction looked."""
+
+    events: list[Event[Any]]
+    verdicts: Verdicts = NO_VERDICTS
+    fates: Mapping[int, Fate] = field(default_factory=dict[int, Fate])
+    """id(event) -> what becomes of it, those that wait for others included."""
+    made: dict[int, Made] = field(default_factory=dict[int, Made])
+    """id(event) -> its failure row."""
 
 
 class Attempt:
@@ -28,15 +45,17 @@ class Attempt:
     __slots__ = (
         "alone",
         "batch",
-        "buried",
-        "events",
         "failed",
         "holdings",
         "known",
         "lost",
         "moves",
         "outgoing",
+        "places",
+        "put",
         "results",
+        "shares",
+        "told",
     )
 
     def __init__(self, batch: Batch, *, alone: bool) -> None:
@@ -44,14 +63,25 @@ class Attempt:
         self.alone = alone
         self.holdings: dict[Partition, Holding] = {}
         self.lost: frozenset[Partition] = frozenset()
-        self.events: dict[tuple[int, int], list[Event[Any]]] = {}
+        self.shares: dict[HandlerVersion, Share] = {}
+        self.places: failure.Places = {}
         self.known = claim.Probe()
         self.results: list[Result] = []
         self.outgoing: list[outbox.NewOutgoing] = []
         self.moves: list[checkpoint.Move] = []
         self.failed: list[tuple[BoundProjection, Exception]] = []
-        self.buried: dict[tuple[tuple[int, int], bytes], int] = {}
+        self.put: dict[tuple[HandlerVersion, bytes], int] = {}
         """(handler and version, event id) -> the failure row that this transaction put."""
+        self.told: list[tuple[str, Event[Any], Fate]] = []
+        """(handler, event, fate) of the rows that this transaction put anew."""
+
+    def share(self, bound: BoundProjection) -> Share:
+        """The projection's part."""
+        return self.shares[bound.key]
+
+    def incarnation(self, event: Event[Any]) -> int:
+        """That of the event's topic."""
+        return self.holdings[Partition(event.topic, event.partition)].incarnation
 
     def forget(self, bound: BoundProjection) -> None:
         """Its savepoint was rolled back."""

@@ -1,11 +1,11 @@
-"""A batch of projections' events, cut to what each projection has not seen. No IO."""
+"""A batch of projections' events, cut to what each projection has not seen, and the call of its function."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -13,14 +13,33 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..dlq.guard import HandlerRaised, Raised, guarded
 from ..inbox.checkpoint import Move
+from ..inbox.errors import FatalError
 from ..inbox.event import Event, Partition
 from ..inbox.holding import Holding
 from ..inbox.outbox import NewOutgoing
+from ..inbox.points import Point, reach
+from .keeping import kept_open
 from .projection import Projection
 
 Events = Sequence[Event[Any]]
-Project = Callable[[Events, AsyncConnection], Awaitable[Sequence[NewOutgoing]]]
-"""Runs the user's function on a batch inside the batch's transaction; gives back what it published."""
+
+
+class Projected(NamedTuple):
+    """What a run of the user's function came to: what it published, and how many of its events were out of date."""
+
+    outgoing: Sequence[NewOutgoing] = ()
+    stale: int = 0
+
+
+class Ran(NamedTuple):
+    """What a run gave: what it published, and whatever the function returned."""
+
+    outgoing: Sequence[NewOutgoing]
+    returned: object = None
+
+
+Project = Callable[[Events, AsyncConnection], Awaitable[Ran]]
+"""Runs the user's function on a batch inside the batch's transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +60,34 @@ class BoundProjection:
         """(handler id, version): whose claims and checkpoints these are."""
         return (self.handler_id, self.projection.version)
 
-    async def run(self, events: Events, conn: AsyncConnection, *, constraints_now: bool = False) -> list[NewOutgoing]:
-        """Run the function within its deadline; gives back what it published. Raises HandlerRaised.
+    async def run(self, events: Events, conn: AsyncConnection, *, constraints_now: bool = False) -> Projected:
+        """Run the function within its deadline, in the transaction that `conn` has open.
 
         `constraints_now` checks deferred constraints right behind it, while it can be told whose event broke one.
+
+        Raises:
+            HandlerRaised: with what the function raised: it may be an event's fault, or the world's.
+            FatalError: the function itself is wrong, whatever it is given.
         """
-        outcome = await guarded(self.project(events, conn), self.projection.deadline_s)
+        reach(Point.BEFORE_HANDLER, self.name)
+        async with kept_open(conn, self.name):
+            outcome = await guarded(self.project(events, conn), self.projection.deadline_s)
         if isinstance(outcome, Raised):
             raise HandlerRaised(outcome.error)
+        reach(Point.AFTER_HANDLER, self.name)
         if constraints_now:
             await _check_constraints(conn)
-        return list(outcome.value)
+        return Projected(tuple(outcome.value.outgoing), self._stale(outcome.value.returned))
+
+    def _stale(self, returned: object) -> int:
+        if returned is None:
+            return 0
+        if isinstance(returned, int) and not isinstance(returned, bool) and returned >= 0:
+            return returned
+        raise FatalError(
+            f"the projection {self.name!r} returned a {type(returned).__name__}",
+            fix="return nothing, or the number of events that came too late to change anything",
+        )
 
 
 async def _check_constraints(conn: AsyncConnection) -> None:
@@ -79,6 +115,11 @@ class Batch:
     def __init__(self, stretches: Sequence[Stretch]) -> None:
         self.stretches = tuple(stretches)
         self.partitions = {stretch.partition: stretch.epoch for stretch in stretches}
+
+    @property
+    def events(self) -> Sequence[Event[Any]]:
+        """All of them, in order within each partition."""
+        return [event for stretch in self.stretches for event in stretch.events]
 
     def events_of(self, bound: BoundProjection, holdings: dict[Partition, Holding]) -> list[Event[Any]]:
         """What the projection has not seen of the held partitions: at or above its checkpoint, of a type it takes."""

@@ -1,59 +1,16 @@
-"""What becomes of each event of a batch: fresh, a repeat, a conflict, or dead. No IO."""
+"""What is to be claimed of a batch: fresh events, their repeats, conflicts, and those that are set aside. No IO."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, final
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
 
-from ..dlq.failure_text import dead as dead_outcome
-from ..dlq.rules import DeadNow, Decision, Transient
 from ..inbox.claim import ClaimKey, Probe
 from ..inbox.event import Event
-from ..inbox.outcome import Dead, Reason
+from .fates import BEHIND, Fate, Later, is_conflict
 
 Events = list[Event[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdicts:
-    """What a bisection found. By identity: two records of one batch may carry the same event id."""
-
-    dead: Mapping[int, Dead]
-    """id(event) -> why it is dead."""
-    starts: frozenset[int] = frozenset()
-    """id(event) of the first event of each piece that went well by itself: the whole may not (two upserts of one key
-    in one statement, say), so the pieces are handed over as they were tried."""
-    attempts: Mapping[int, int] = field(default_factory=dict[int, int])
-    """id(event) -> how often its batch was tried before; 1 where nothing is said."""
-
-    def with_conflicts(self, events: Iterable[Event[Any]]) -> Verdicts:
-        """The same, and these are conflicts."""
-        return replace(self, dead={**self.dead, **{id(event): conflict() for event in events}})
-
-
-NO_VERDICTS: Final = Verdicts({})
-
-
-def conflict() -> Dead:
-    """The verdict on an event whose id is known with other bytes."""
-    return Dead(Reason.CONFLICT, "another record with this event id and different bytes was handled before")
-
-
-def pieces_of(events: Events, starts: Collection[int]) -> Iterator[Events]:
-    """The events, cut before each one that starts a piece; nothing where there are none."""
-    if not starts:
-        if events:
-            yield events
-        return
-    piece: Events = []
-    for event in events:
-        if piece and id(event) in starts:
-            yield piece
-            piece = []
-        piece.append(event)
-    if piece:
-        yield piece
 
 
 @final
@@ -63,6 +20,8 @@ class Admitted:
 
     fresh: Events
     """The first of each id, until its claim says that it was handled before."""
+    aside: Events = field(default_factory=list)
+    """Those that get a failure row instead of a claim."""
     duplicates: Events = field(default_factory=list)
     conflicts: Events = field(default_factory=list)
     followers: Events = field(default_factory=list)
@@ -92,19 +51,40 @@ class Admitted:
     def _judge(self, event: Event[Any], payload_hash: int) -> None:
         (self.duplicates if event.payload_hash == payload_hash else self.conflicts).append(event)
 
+    def waits(self, event: Event[Any], known: Probe, key: tuple[int, int]) -> None:
+        """An event that has to wait for others of its key, unless the inbox knows its id."""
+        claim_key = ClaimKey(*key, event.event_id)
+        if claim_key in known.claims:
+            self.hashes[event.event_id] = known.claims[claim_key]
+            self._judge(event, known.claims[claim_key])
+        elif rows := known.failures.get(claim_key):
+            same = any(row.payload_hash == event.payload_hash for row in rows)
+            self._judge(event, event.payload_hash if same else rows[0].payload_hash)
+        else:
+            self.aside.append(event)
 
-def admit(events: Events, known: Probe, key: tuple[int, int], dead: Mapping[int, Dead]) -> Admitted:
-    """What is to be claimed of `events`, before their claims are asked for."""
-    if dead:
-        conflicting = {number for number, verdict in dead.items() if verdict.reason is Reason.CONFLICT}
-        events = [event for event in events if id(event) not in conflicting]
+
+def admit(events: Events, known: Probe, key: tuple[int, int], fates: Mapping[int, Fate]) -> Admitted:
+    """What is to be claimed of `events`, before their claims are asked for.
+
+    `known` holds what the failure table has of any of them, and also the claims of those that wait for others.
+    """
+    conflicting: Events = []
+    if fates:
+        conflicting = [event for event in events if id(event) in fates and is_conflict(fates[id(event)])]
+        events = _without(events, conflicting)
     admitted = _leaders(events)
-    if dead:
-        admitted.fresh = [event for event in admitted.fresh if id(event) not in dead]
-        admitted.followers = [event for event in admitted.followers if id(event) not in dead]
+    admitted.aside = conflicting
+    if fates:
+        _set_aside(admitted, known, key, fates)
     if known.failures:
-        _set_aside(admitted, known, key)
+        _leave_known(admitted, known, key)
     return admitted
+
+
+def _without(events: Events, others: Events) -> Events:
+    left_out = {id(event) for event in others}
+    return [event for event in events if id(event) not in left_out]
 
 
 def _leaders(events: Events) -> Admitted:
@@ -118,7 +98,20 @@ def _leaders(events: Events) -> Admitted:
     )
 
 
-def _set_aside(admitted: Admitted, known: Probe, key: tuple[int, int]) -> None:
+def _set_aside(admitted: Admitted, known: Probe, key: tuple[int, int], fates: Mapping[int, Fate]) -> None:
+    """Of the first ones of each id those that are not applied now. Their repeats end with them, whatever they met."""
+    fresh, admitted.fresh = admitted.fresh, []
+    for event in fresh:
+        fate = fates.get(id(event))
+        if fate is None:
+            admitted.fresh.append(event)
+        elif isinstance(fate, Later) and fate.verdict == BEHIND:
+            admitted.waits(event, known, key)
+        else:
+            admitted.aside.append(event)
+
+
+def _leave_known(admitted: Admitted, known: Probe, key: tuple[int, int]) -> None:
     """What stands in the failure table is not run: it is being dealt with there."""
     fresh, admitted.fresh = admitted.fresh, []
     for event in fresh:
@@ -131,50 +124,7 @@ def _set_aside(admitted: Admitted, known: Probe, key: tuple[int, int]) -> None:
             admitted.suspects.append(event)
 
 
-@final
-class Search:
-    """A bisection's state: pieces in their order, and the events that no try will help.
-
-    Args:
-        before: what was found earlier.
-        attempts: how often the batch was tried by now.
-        patient: what time may heal is left.
-    """
-
-    def __init__(self, before: Verdicts, attempts: int, *, patient: bool) -> None:
-        self.dead = dict(before.dead)
-        self._before = before
-        self._attempts = attempts
-        self.pieces: list[Events] = []
-        self._patient = patient
-        self._begun = False
-
-    def begin(self, events: Sequence[Event[Any]]) -> None:
-        """The events to try, once; a trial that is made again goes on with the pieces that there are."""
-        if not self._begun and events:
-            self.pieces = [list(events)]
-        self._begun = True
-
-    def failed(self, place: int, decision: Decision | None, error: Exception) -> int:
-        """The piece at `place` failed: halve it, or judge its one event. Gives the place to go on at."""
-        piece = self.pieces[place]
-        if len(piece) > 1:
-            middle = len(piece) // 2
-            self.pieces[place : place + 1] = [piece[:middle], piece[middle:]]
-            return place
-        if self._patient and isinstance(decision, Transient):
-            return place + 1  # it has a piece of its own, and tries left
-        self.dead[id(piece[0])] = dead_outcome(_reason(decision), error, piece[0].record)
-        del self.pieces[place]
-        return place
-
-    def verdicts(self) -> Verdicts:
-        """What was found."""
-        attempts = {number: self._before.attempts.get(number, self._attempts) for number in self.dead}
-        return Verdicts(self.dead, frozenset(id(piece[0]) for piece in self.pieces), attempts)
-
-
-def _reason(decision: Decision | None) -> Reason:
-    if isinstance(decision, DeadNow):
-        return decision.reason
-    return decision.exhausted if isinstance(decision, Transient) else Reason.EXHAUSTED
+def in_batch_order(events: Collection[Event[Any]], aside: Events) -> Events:
+    """Those set aside, as they came: rows of one lane get their places in this order."""
+    chosen = {id(event) for event in aside}
+    return [event for event in events if id(event) in chosen]

@@ -1,17 +1,20 @@
-"""What becomes of each event of a batch, by its id, its bytes and what the inbox knows."""
+"""What is to be claimed of a batch, by each event's id, its bytes and what the inbox knows."""
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
-from tidegate.dlq.rules import DeadNow, Transient
 from tidegate.inbox.claim import ClaimKey, FailureFound, Probe
 from tidegate.inbox.event import Event, Partition, Record
+from tidegate.inbox.failure_rows import Verdict
 from tidegate.inbox.outcome import Dead, FailureState, Reason
-from tidegate.projections.verdicts import NO_VERDICTS, Search, admit, conflict, pieces_of
+from tidegate.projections.fates import BEHIND, CONFLICT, Died, Fate, ForReview, Later
+from tidegate.projections.verdicts import admit, in_batch_order
 
 KEY = (7, 1)
-REJECTED = Dead(Reason.REJECTED, "refused")
+REJECTED = Died(Dead(Reason.REJECTED, "refused"))
+WAITS = Later(BEHIND, datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
 
 
 def event(offset: int, id_: bytes, payload_hash: int = 1) -> Event[Any]:
@@ -43,13 +46,23 @@ def test_repeats_of_an_event_that_is_dead_by_now_are_not_run() -> None:
     first, repeat, other = event(0, b"a"), event(1, b"a"), event(2, b"a", 2)
     admitted = admit([first, repeat, other], Probe(), KEY, {id(first): REJECTED})
     admitted.judge_rest()
-    assert (admitted.fresh, admitted.duplicates, admitted.conflicts) == ([], [repeat], [other])
+    assert (admitted.fresh, admitted.aside) == ([], [first])
+    assert (admitted.duplicates, admitted.conflicts) == ([repeat], [other])
+
+
+def test_a_repeat_ends_with_its_original_whatever_it_met_itself() -> None:
+    first, repeat = event(0, b"a"), event(1, b"a")
+    admitted = admit([first, repeat], Probe(), KEY, {id(first): REJECTED, id(repeat): WAITS})
+    admitted.judge_rest()
+    assert (admitted.aside, admitted.duplicates) == ([first], [repeat])
 
 
 def test_a_conflict_leads_nobody() -> None:
     first, second = event(0, b"a", 2), event(1, b"a", 1)
-    admitted = admit([first, second], Probe(), KEY, {id(first): conflict()})
-    assert admitted.fresh == [second]
+    conflicts: list[Fate] = [Died(CONFLICT), ForReview(Verdict.of(CONFLICT))]
+    for fate in conflicts:
+        admitted = admit([first, second], Probe(), KEY, {id(first): fate})
+        assert (admitted.fresh, admitted.aside) == ([second], [first])
 
 
 def test_what_stands_in_the_failure_table_is_not_run() -> None:
@@ -70,33 +83,23 @@ def test_other_bytes_beside_a_failure_are_a_conflict_unless_they_were_handled() 
     assert admitted.conflicts == [suspect]
 
 
-def test_pieces_are_cut_before_their_first_events() -> None:
-    events = [event(n, b"%d" % n) for n in range(5)]
-    assert list(pieces_of(events, {id(events[0]), id(events[3])})) == [events[:3], events[3:]]
-    assert list(pieces_of(events, ())) == [events]
-    assert list(pieces_of([], ())) == []
+def test_what_would_wait_for_its_key_is_looked_up_first() -> None:
+    """Nothing of a parked key is claimed, so its claim is asked for beforehand."""
+    waiting, follower = event(0, b"a"), event(1, b"a")
+    fates = {id(waiting): WAITS}
+    for known, aside, duplicates, conflicts in (
+        (Probe(), [waiting], [follower], []),
+        (Probe(claims={ClaimKey(*KEY, b"a"): 1}), [], [waiting, follower], []),
+        (Probe(claims={ClaimKey(*KEY, b"a"): 2}), [], [], [waiting, follower]),
+        (row(b"a", 1), [], [waiting, follower], []),
+        (row(b"a", 2), [], [follower], [waiting]),
+    ):
+        admitted = admit([waiting, follower], known, KEY, fates)
+        admitted.judge_rest()
+        assert (admitted.fresh, admitted.aside) == ([], aside)
+        assert (admitted.duplicates, admitted.conflicts) == (duplicates, conflicts)
 
 
-def test_a_search_ends_with_a_verdict_for_each_bad_event_and_pieces_of_good_ones() -> None:
-    events = [event(n, b"%d" % n) for n in range(8)]
-    search = Search(NO_VERDICTS, 1, patient=False)
-    search.begin(events)
-    place = 0
-    while place < len(search.pieces):
-        piece = search.pieces[place]
-        place = search.failed(place, DeadNow(Reason.REJECTED), ValueError()) if events[3] in piece else place + 1
-    found = search.verdicts()
-    assert set(found.dead) == {id(events[3])}
-    good = [e for e in events if e is not events[3]]
-    assert [len(piece) for piece in pieces_of(good, found.starts)] == [2, 1, 4]
-
-
-def test_a_patient_search_leaves_what_time_heals_a_piece_of_its_own() -> None:
-    only = event(0, b"a")
-    patient, last = Search(NO_VERDICTS, 1, patient=True), Search(NO_VERDICTS, 1, patient=False)
-    for search in (patient, last):
-        search.begin([only])
-    assert patient.failed(0, Transient(), OSError()) == 1
-    assert patient.verdicts().dead == {}
-    assert last.failed(0, Transient(Reason.TIMEOUT), OSError()) == 0
-    assert last.verdicts().dead[id(only)].reason is Reason.TIMEOUT
+def test_those_set_aside_come_in_the_order_of_the_batch() -> None:
+    events = [event(n, b"%d" % n) for n in range(4)]
+    assert in_batch_order(events, [events[3], events[0]]) == [events[0], events[3]]
