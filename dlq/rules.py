@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, final
 
 from ..inbox.errors import RetryLater
@@ -100,11 +100,12 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 @final
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """One walk: what it asks."""
+    """One walk: what it asks, and what it found for the members of groups, which both rounds want to know."""
 
     faults: Faults
     rules: Sequence[Rule]
     now: datetime.datetime | None
+    found: dict[int, Decision] = field(default_factory=dict[int, Decision])
 
     def of(self, exc: BaseException, depth: int) -> Decision:
         """The decision; `depth` counts groups in groups, which an error of somebody's making may nest without end."""
@@ -119,18 +120,25 @@ class _Walk:
         for number, rule in enumerate(self.rules, 1):
             if (decision := self._of_rule(number, rule, link)) is not None:
                 return decision
-        members = [self.of(member, depth + 1) for member in members_of(link)]
+        members = self._members(link, depth)
         return min(members, key=rank) if any(member.led_by.rule for member in members) else None
 
     def _by_tables(self, link: BaseException, depth: int) -> Decision | None:
-        if members := members_of(link):
-            return min((self.of(member, depth + 1) for member in members), key=rank)
+        if members := self._members(link, depth):
+            return min(members, key=rank)
         for line in lines_of(type(link)):
             if (decision := _of_line(line, link, self.now)) is not None:
                 return decision
         told = contained_call(self.faults, link)
         decision = None if isinstance(told, Raised) else OF_FAULT[told.value]
         return None if decision is None else replace(decision, led_by=LedBy(f"the database's table: {_name(link)}"))
+
+    def _members(self, link: BaseException, depth: int) -> list[Decision]:
+        """Asked once: twice in each of groups in groups would be a million times."""
+        for member in members_of(link):
+            if id(member) not in self.found:
+                self.found[id(member)] = self.of(member, depth + 1)
+        return [self.found[id(member)] for member in members_of(link)]
 
     def _of_rule(self, number: int, rule: Rule, link: BaseException) -> Decision | None:
         """What the rule says of `link`; None where it does not fit."""
