@@ -45,6 +45,33 @@ class SystemClock:
         return uuid.uuid4().hex
 
 
+class SteadyClock:
+    """The database's time, carried on by the machine's monotonic clock.
+
+    What is due is compared with what other processes wrote, so all of them go by one clock: the database's. A wall
+    clock that jumps by an hour changes nothing here.
+    """
+
+    def __init__(self) -> None:
+        self._origin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=time.monotonic())
+
+    def sync(self, now: datetime.datetime) -> None:
+        """The database's time as it was just read."""
+        self._origin = now - datetime.timedelta(seconds=time.monotonic())
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def now(self) -> datetime.datetime:
+        return self._origin + datetime.timedelta(seconds=time.monotonic())
+
+    def random(self) -> float:
+        return random.random()
+
+    def new_id(self) -> str:
+        return uuid.uuid4().hex
+
+
 class ManualClock:
     """A fake that moves only when told; chance and ids are drawn from a seed."""
 

@@ -7,34 +7,38 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar, final
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...dlq.failure_text import dead as dead_outcome
-from ...dlq.failure_text import exception_type
+from ...dlq.breakers import DeadBreakers
 from ...dlq.guard import HandlerRaised, Raised, contained_call, guarded
-from ...dlq.reporting import COMMAND, report_retry
-from ...dlq.retry import RetryPolicy, RetryState
-from ...dlq.rules import DATABASE, DeadNow, Decision, DependencyAway, Fatal, Lost, Transient, decide
+from ...dlq.outcomes import outcome_of
+from ...dlq.reporting import COMMAND, report_skipped
+from ...dlq.retry import RetryState
+from ...dlq.rules import DATABASE
 from ...inbox import claim, outbox
 from ...inbox.clock import Clock
-from ...inbox.errors import FatalError, OwnershipLost
+from ...inbox.errors import FatalError, OwnershipLost, RetryLater
 from ...inbox.event import Event
+from ...inbox.failure_rows import Verdict
 from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
-from ...inbox.outcome import Dead, Reason
+from ...inbox.outcome import Dead, Reason, Retry, Skipped, Unknown
 from ...inbox.store import STORE_ERRORS, Store
 from ..app import Command
 from ..engine.signals import LaneItem
-from .completing import COMMAND_VERSION, Completer, Completion
+from .attempts import REVIEW, Attempts, Subject
+from .completing import Completer
+from .completion import COMMAND_VERSION, Completion, Fate, Review, Wait, conflict_fate
 from .dependencies import Dependencies
 from .handling import HandlerContext, Mediator, NothingToDo
+from .parked_keys import Lane, ParkedKeys
 from .publishing import Encoder, Publication
-from .repeats import CONFLICT, InFlight, standing
-from .transaction import LazyTx, TxPoolFullError
+from .repeats import CONFLICT, REPEAT, InFlight, standing
+from .transaction import LazyTx
 from .watching import Running
 
 
@@ -50,7 +54,9 @@ ENDED_ITSELF: Final = Dead(
     Reason.REJECTED, "the handler ended the transaction of ctx.tx itself: leave commit and rollback to the framework"
 )
 
-T = TypeVar("T")
+BEHIND: Final = "behind"
+"""The reason of a row that waits because an earlier event of its key does."""
+
 Finish = Callable[[AsyncConnection], Awaitable[None]]
 """Ends a row of the slow way in the transaction that claims its event."""
 
@@ -60,7 +66,7 @@ class Ended:
     """How the attempts ended. `claimed`: the claim is durable; as a `repeat` it is another transaction's."""
 
     outgoing: tuple[outbox.NewOutgoing, ...] = ()
-    dead: Dead | None = None
+    fate: Fate | None = None
     claimed: bool = False
     repeat: bool = False
     skipped: bool = False
@@ -85,6 +91,9 @@ class CommandRunner:
         dependencies: Dependencies,
         meter: Meter,
         clock: Clock,
+        attempts: Attempts,
+        breakers: DeadBreakers,
+        parked: ParkedKeys,
         returned: Callable[[str], None],
         lost: Callable[[LaneItem], None],
         running: Running,
@@ -98,17 +107,23 @@ class CommandRunner:
         self._dependencies = dependencies
         self._meter = meter
         self._clock = clock
+        self._attempts = attempts
+        self._breakers = breakers
+        self._parked = parked
+        self._places: dict[str, asyncio.Semaphore] = {}
         self._returned = returned
         self._lost = lost
         self._running = running
-        self.retry = RetryPolicy()
         self.in_flight = InFlight()
 
     def make(self, bound: BoundCommand, item: LaneItem) -> object | NothingToDo | None:
         """Ask the trigger at once, so that an event with nothing to do costs no task: it goes to its claim directly.
+        So does one whose key is parked, to its place in the queue.
 
         None where that has to wait (an id that is in flight or was seen before) or goes wrong (the attempt will tell).
         """
+        if self._parked and self._queues_up(bound, item):
+            return NothingToDo()
         key = (bound.handler_id, item.event.event_id)
         if item.event.is_tombstone or not self.in_flight.is_free(key):
             return None
@@ -117,9 +132,31 @@ class CommandRunner:
             return None
         if outcome.value is None:
             leave = self.in_flight.enter_free(key)
-            self._completer.add(Completion(bound.command.name, bound.handler_id, item, skipped=True, landed=leave))
+            self._completer.add(self._completion(bound, item, Ended(skipped=True), landed=leave))
             return NothingToDo()
         return outcome.value
+
+    def _queues_up(self, bound: BoundCommand, item: LaneItem) -> bool:
+        """An earlier event of its key waits: so does this one, behind it."""
+        key = item.event.record.key
+        if key is None or bound.command.policy.on_failure != "block":
+            return False
+        if not self._parked.holds(Lane(bound.handler_id, item.partition.topic, key), item.partition, item.offset):
+            return False
+        wait = Wait(Verdict(BEHIND, "an earlier event of its key waits"), self._clock.now())
+        self._completer.add(self._completion(bound, item, Ended(fate=wait), attempts=0))
+        return True
+
+    @staticmethod
+    def _completion(
+        bound: BoundCommand, item: LaneItem, ended: Ended, *, attempts: int = 1, seconds: float = 0.0,
+        landed: Callable[[], None] | None = None,
+    ) -> Completion:  # fmt: skip
+        completion = Completion(
+            bound.command.name, bound.handler_id, item, bound.command.policy, ended.outgoing, ended.fate, attempts,
+            ended.claimed, ended.repeat, ended.skipped, seconds,
+        )  # fmt: skip
+        return completion if landed is None else replace(completion, landed=landed)
 
     async def run(self, bound: BoundCommand, item: LaneItem, made: object | None = None) -> None:
         """Handle one event to its end, then hand it to the completer. Losing the partition is no failure.
@@ -130,8 +167,7 @@ class CommandRunner:
         leave, ask = await self.in_flight.enter((bound.handler_id, item.event.event_id))
         started = time.perf_counter()
         try:
-            ended = await self._known(bound, item.event) if ask else None
-            ended, attempts = (ended, 1) if ended is not None else await self._until_ended(bound, item, made=made)
+            ended, attempts = await self._until_admitted(bound, item, ask=ask, made=made)
         except OwnershipLost:
             leave()
             self._meter.lost(1)
@@ -139,20 +175,29 @@ class CommandRunner:
             return
         finally:
             self._returned(name)
+        if ended.fate is not None and ended.fate is not REPEAT and bound.command.policy.on_failure == "stop":
+            raise stopped(bound.command.name, item, ended.fate)
         seconds = time.perf_counter() - started
-        self._completer.add(
-            Completion(
-                name, bound.handler_id, item, ended.outgoing, ended.dead, attempts,
-                ended.claimed, ended.repeat, ended.skipped, seconds, leave,
-            )
-        )  # fmt: skip
+        self._completer.add(self._completion(bound, item, ended, attempts=attempts, seconds=seconds, landed=leave))
+
+    async def _until_admitted(
+        self, bound: BoundCommand, item: LaneItem, *, ask: bool, made: object | None
+    ) -> tuple[Ended, int]:
+        """Its end, once the breaker on dead letters lets it be one: held back, it begins anew."""
+        while True:
+            ended = await self._known(bound, item.event) if ask else None
+            ended, attempts = (ended, 1) if ended is not None else await self._until_ended(bound, item, made=made)
+            if not isinstance(ended.fate, Dead) or ended.fate is REPEAT:
+                return ended, attempts
+            if await self._breakers.admits(bound.command.name):
+                return ended, attempts
 
     async def _known(self, bound: BoundCommand, event: Event[Any]) -> Ended | None:
         """What the inbox says of an id that was seen before; None where it is still to be handled."""
         key = claim.ClaimKey(bound.handler_id, COMMAND_VERSION, event.event_id)
         while True:
             try:
-                async with self._store.transaction() as conn:
+                async with self._store.look() as conn:
                     found = await claim.probe(conn, self._store.tables, [key[:2]], [event.event_id])
                 break
             except STORE_ERRORS as error:
@@ -160,19 +205,19 @@ class CommandRunner:
                     raise
                 await self._dependencies.wait(DATABASE)
         if key in found.failures:
-            return Ended(dead=standing(event.payload_hash, found.failures[key]))
+            return Ended(fate=standing(event.payload_hash, found.failures[key]))
         if key not in found.claims:
             return None
         if found.claims[key] != event.payload_hash:
-            return Ended(dead=CONFLICT)
+            return Ended(fate=conflict_fate(CONFLICT, bound.command.policy, 0))
         return Ended(claimed=True, repeat=True)
 
     async def settle(
-        self, bound: BoundCommand, holding: Holding, event: Event[Any], finish: Finish, row_id: int
+        self, bound: BoundCommand, holding: Holding, event: Event[Any], finish: Finish, row_id: int, state: RetryState
     ) -> tuple[Ended, int]:
         """The same for a row of the slow way: `finish` runs in the handler's own transaction, where it has one."""
         item = LaneItem(holding.partition, holding.epoch, event.offset, event)
-        return await self._until_ended(bound, item, finish, row_id)
+        return await self._until_ended(bound, item, finish, row_id, state=state)
 
     async def _until_ended(
         self,
@@ -181,70 +226,32 @@ class CommandRunner:
         finish: Finish | None = None,
         row_id: int = 0,
         made: object | None = None,
+        state: RetryState | None = None,
     ) -> tuple[Ended, int]:
-        number = 0
+        command, number = bound.command, state.attempts_total if state is not None else 0
 
         async def attempt() -> Ended:
             nonlocal number
             number += 1
             return await self._attempt(bound, item, number, finish, row_id, made)
 
-        dead, attempts, ended = await self.until_decided(
-            bound.command.name, attempt, item.event, bound.command.policy.retry
-        )
-        if dead is not None:
-            return Ended(dead=dead), attempts
-        assert ended is not None, "an attempt ends with a value or with an error"
-        return ended, attempts
+        async with self._place(command):
+            settled = await self._attempts.until_settled(
+                Subject(command.name, COMMAND, item.event, command.policy), attempt, state
+            )
+        if settled.value is not None:
+            return settled.value, settled.attempts
+        if settled.skipped is not None:
+            report_skipped(item.event, command.name, COMMAND, settled.skipped, settled.attempts)
+            return Ended(skipped=True), settled.attempts
+        return Ended(fate=settled.fate), settled.attempts
 
-    async def until_decided(
-        self,
-        name: str,
-        attempt: Callable[[], Awaitable[T]],
-        event: Event[Any],
-        policy: RetryPolicy,
-        kind: str = COMMAND,
-    ) -> tuple[Dead | None, int, T | None]:
-        """Attempt until it comes back, or until no further attempt is due: (why it is dead, attempts, the value).
-
-        A dependency that is away costs no attempt. Raises OwnershipLost and FatalError.
-        """
-        state = RetryState()
-        while True:
-            try:
-                return None, state.attempts_total + 1, await attempt()
-            except HandlerRaised as raised:
-                error = raised.error
-            except STORE_ERRORS as store_error:
-                error = store_error
-            decision = await self._decision(error)
-            if decision is None:
-                continue
-            if isinstance(decision, DeadNow):
-                return dead_outcome(decision.reason, error, event.record), state.attempts_total + 1, None
-            state = state.failed(exception_type(error), self._clock.monotonic_s())
-            delay_s = policy.next_delay_s(state, self._clock.random())
-            if delay_s is None:
-                return dead_outcome(decision.exhausted, error, event.record), state.attempts_total, None
-            self._meter.retried(name, 1)
-            report_retry(event, name, kind, error, state.attempts_total, delay_s)
-            await asyncio.sleep(delay_s)
-
-    async def _decision(self, error: Exception) -> Transient | DeadNow | None:
-        """What the error means; None: it had to wait (for a dependency, for a connection), no attempt counted."""
-        if isinstance(error, TxPoolFullError):
-            return None
-        decision: Decision = decide(error, classify)
-        if isinstance(decision, Fatal):
-            raise error if isinstance(error, FatalError) else FatalError(str(error), fix="see the error above")
-        if isinstance(decision, Lost):
-            raise OwnershipLost from error
-        if isinstance(decision, DependencyAway):
-            if await self._dependencies.answers(decision.name):
-                return Transient()
-            await self._dependencies.wait(decision.name)
-            return None
-        return decision
+    def _place(self, command: Command) -> asyncio.Semaphore:
+        """The fast way and the slow one share the places of a handler: together they run no more than it declares."""
+        place = self._places.get(command.name)
+        if place is None:
+            place = self._places[command.name] = asyncio.Semaphore(command.concurrency)
+        return place
 
     async def _attempt(
         self, bound: BoundCommand, item: LaneItem, number: int, finish: Finish | None, row_id: int, made: object | None
@@ -252,7 +259,7 @@ class CommandRunner:
         """One attempt. Raises HandlerRaised with what the user's function raised, or what the database did."""
         event = item.event
         if event.is_tombstone:
-            return Ended(dead=Dead(Reason.TOMBSTONE, "a tombstone says that its key is gone: there is nothing to do"))
+            return Ended(fate=Dead(Reason.TOMBSTONE, "a tombstone says that its key is gone: there is nothing to do"))
         holding = self._holding(item)
         tx = LazyTx(self._store, self._consumer, item.partition, holding.fence_epoch)
         publication = Publication(self._encoder, bound.command.name, event)
@@ -263,13 +270,24 @@ class CommandRunner:
         if isinstance(outcome, Raised):
             await tx.close(outcome.error)
             raise HandlerRaised(outcome.error)
+        returned = outcome_of(None if isinstance(outcome.value, NothingToDo) else outcome.value, event.record)
+        if isinstance(returned, Retry):
+            error = RetryLater(returned.why, after_s=returned.after_s)
+            await tx.close(error)
+            raise HandlerRaised(error)
+        if isinstance(returned, Dead | Unknown):
+            if tx.opened is not None:
+                await tx.opened.rollback()
+            await tx.close()
+            return Ended(fate=returned if isinstance(returned, Dead) else Review(Verdict(REVIEW, returned.why), number))
         outgoing = tuple(publication.outgoing)
+        skipped = isinstance(outcome.value, NothingToDo) or isinstance(returned, Skipped)
         if tx.opened is None:
-            return Ended(outgoing, skipped=isinstance(outcome.value, NothingToDo))
+            return Ended(outgoing, skipped=skipped)
         if tx.ended_by_handler:
             await tx.opened.rollback()
             await tx.close()
-            return Ended(dead=ENDED_ITSELF)
+            return Ended(fate=ENDED_ITSELF)
         try:
             ended = await self._complete_in(tx, bound, event, outgoing, finish, row_id)
         except BaseException as error:
@@ -298,9 +316,9 @@ class CommandRunner:
         if failing or (claimed.new is not None and event.event_id not in claimed.new):
             await conn.rollback()
             if failing:
-                return Ended(dead=standing(event.payload_hash, failing))
+                return Ended(fate=standing(event.payload_hash, failing))
             if claimed.taken.get(event.event_id, event.payload_hash) != event.payload_hash:
-                return Ended(dead=CONFLICT)
+                return Ended(fate=conflict_fate(CONFLICT, bound.command.policy, 1))
             return Ended(claimed=True, repeat=True)
         if finish is not None:
             await finish(conn)
@@ -313,3 +331,12 @@ class CommandRunner:
         if holding is None:
             raise OwnershipLost(f"{item.partition} is not ours any more")
         return holding
+
+
+def stopped(name: str, item: LaneItem, fate: Fate) -> FatalError:
+    """Under `on_failure="stop"` nothing is passed: the process leaves, and the event is read again."""
+    what = fate.why if isinstance(fate, Dead) else fate.verdict.message
+    return FatalError(
+        f"{name!r} failed at {item.partition}@{item.offset} ({what}), and declares on_failure='stop'",
+        fix="repair the cause and start again: the event was not passed",
+    )

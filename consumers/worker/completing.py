@@ -11,63 +11,28 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...dlq.burial import Burial, Buried, letters_of
+from ...dlq.burial import Buried, letters_of
 from ...dlq.failure_text import dead as dead_outcome
-from ...dlq.reporting import COMMAND, report_dead
 from ...inbox import checkpoint, claim, failure, fence, outbox
-from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, OwnershipLost
 from ...inbox.event import Partition
-from ...inbox.failure_rows import Place, linked
 from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
 from ...inbox.moving import Points, behind, judge, raise_checkpoints
 from ...inbox.outcome import Dead, Reason
+from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
-from ..engine.signals import Finished, LaneItem
+from ..engine.signals import Finished
+from .completion import COMMAND_VERSION, Completion
+from .failed_rows import FailedRows, Made
+from .parked_keys import ParkedKeys
 from .repeats import CONFLICT, standing
-
-COMMAND_VERSION = 0
-"""Commands have no versions: the column holds a constant."""
-
-
-def _no_one() -> None:
-    """Nobody waits for it."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Completion:
-    """One handled event. `dead` says that it failed for good; `claimed` that its claim is durable already, by its own
-    transaction or, where it is a `repeat`, by another one. `landed` is called once nothing is left to do for it.
-    """
-
-    track: str
-    handler_id: int
-    item: LaneItem
-    outgoing: tuple[outbox.NewOutgoing, ...] = ()
-    dead: Dead | None = None
-    attempts: int = 1
-    claimed: bool = False
-    repeat: bool = False
-    skipped: bool = False
-    seconds: float = 0.0
-    landed: Callable[[], None] = _no_one
-
-    @property
-    def claim_key(self) -> claim.ClaimKey:
-        """What it claims."""
-        return claim.ClaimKey(self.handler_id, COMMAND_VERSION, self.item.event.event_id)
-
-    @property
-    def known_by(self) -> tuple[claim.ClaimKey, int]:
-        """What two deliveries of one event have in common."""
-        return self.claim_key, self.item.event.payload_hash
 
 
 class Progress(Protocol):
@@ -98,12 +63,17 @@ class _Group:
     holdings: dict[Partition, Holding] = field(default_factory=dict)
     durable: list[Completion] = field(default_factory=list)
     again: dict[Completion, Dead] = field(default_factory=dict)
-    """Turned out to be conflicts, or repeats of what is dead: they go by the way of the dead."""
+    """Turned out to be conflicts, or repeats of what stands in the failure table: they go by the way of the failed."""
     handled: list[Completion] = field(default_factory=list)
-    buried: list[Completion] = field(default_factory=list)
+    put: list[Completion] = field(default_factory=list)
+    """Those that got a failure row now."""
     moves: list[checkpoint.Move] = field(default_factory=list)
     duplicates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     wrote_outbox: bool = False
+
+    def incarnation(self, member: Completion) -> int:
+        """That of the member's topic."""
+        return self.holdings[member.item.partition].incarnation
 
 
 @final
@@ -115,27 +85,27 @@ class Completer:
         store: Store,
         consumer: str,
         holdings: Holdings,
-        burial: Burial,
+        rows: FailedRows,
         progress: Progress,
         meter: Meter,
-        clock: Clock,
         wait_for: Callable[[str], Awaitable[None]],
+        parked: ParkedKeys,
     ) -> None:
         self._store = store
         self._tables = store.tables
         self._consumer = consumer
         self._holdings = holdings
-        self._burial = burial
+        self._rows = rows
         self._progress = progress
         self._meter = meter
-        self._clock = clock
         self._wait_for = wait_for
+        self._parked = parked
         self._waiting: list[Completion] = []
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
 
     def add(self, completion: Completion) -> None:
-        """This event is handled: write it with the next group."""
+        """This event came to an end: write it with the next group."""
         self._waiting.append(completion)
         self._wake.set()
 
@@ -150,6 +120,9 @@ class Completer:
     async def _flush(self, members: list[Completion]) -> None:
         """Write the group; wait for a database that is away; split a group that holds bad data."""
         while members:
+            for member in members:
+                if member.lane is not None:
+                    self._parked.decided(member.lane, member.item.partition)
             try:
                 group = await self._write(members)
             except OwnershipLost:
@@ -166,7 +139,7 @@ class Completer:
                 await self._wait_for("postgresql")
                 continue
             self._report(group)
-            members = [_as_dead(member, dead) for member, dead in group.again.items()]
+            members = [member.as_conflict(dead) for member, dead in group.again.items()]
 
     def _drop(self, members: list[Completion]) -> None:
         """Somebody else moved our checkpoints: everything is read again by whoever owns it."""
@@ -182,13 +155,13 @@ class Completer:
             await self._flush(members[middle:])
             return
         only = members[0]
-        if only.dead is not None:
+        if only.fate is not None:
             raise error
         dead = dead_outcome(Reason.REJECTED, error, only.item.event.record)
-        await self._flush([_as_dead(only, dead)])
+        await self._flush([only.ending_as(dead)])
 
     async def _write(self, members: list[Completion]) -> _Group:
-        async with self._lock, self._store.transaction() as conn:
+        async with self._lock, self._store.transaction(Writes.GROUP) as conn:
             group = await self._open(conn, members)
             await self._claim(conn, group)
             await self._close(conn, group)
@@ -215,22 +188,25 @@ class Completer:
         return group
 
     async def _claim(self, conn: AsyncConnection, group: _Group) -> None:
-        """Steps 2 to 7: places of the dead, the lock, the probe, the claims, rows, what goes out."""
+        """Steps 2 to 7: places of the failed, the lock, the probe, the claims, rows, what goes out."""
         mine = [member for member in group.members if self._is_held(group, member)]
-        dead = [member for member in mine if member.dead is not None]
-        buried = [self._bury(group, member) for member in dead]
-        places = await failure.draw_places(conn, self._tables, [row for row, _ in buried])
+        failed = {
+            member: self._rows.make(member, member.fate, group.incarnation(member))
+            for member in mine
+            if member.fate is not None
+        }
+        places = await failure.draw_places(conn, self._tables, [made.row for made in failed.values()])
         claimed = [member for member in mine if member.claimed]
-        group.durable += [*dead, *claimed]
+        group.durable += [*failed, *claimed]
         self._sort_claimed(group, claimed)
-        open_ones = [member for member in mine if member.dead is None and not member.claimed]
-        handler_ids = {member.handler_id for member in (*open_ones, *dead)}
+        open_ones = [member for member in mine if member.fate is None and not member.claimed]
+        handler_ids = {member.handler_id for member in (*open_ones, *failed)}
         if not handler_ids:
             return
         generations = await claim.lock_generations(conn, self._tables, handler_ids)
         outgoing = await self._claim_each(conn, group, open_ones, generations) if open_ones else []
-        if dead:
-            outgoing += await self._put_dead(conn, group, dict(zip(dead, buried, strict=True)), places, generations)
+        if failed:
+            outgoing += await self._put_failed(conn, group, failed, places, generations)
         if outgoing:
             await outbox.put(conn, self._tables, outgoing)
         group.wrote_outbox = bool(outgoing)
@@ -242,38 +218,44 @@ class Completer:
             else:
                 group.handled.append(member)
 
-    async def _put_dead(
+    async def _put_failed(
         self,
         conn: AsyncConnection,
         group: _Group,
-        buried: Mapping[Completion, Buried],
+        failed: Mapping[Completion, Made],
         places: failure.Places,
         generations: claim.Generations,
     ) -> list[outbox.NewOutgoing]:
-        """A row and a letter for each, unless it repeats what was handled, or what stands there and is linked then."""
-        keys = [(handler_id, COMMAND_VERSION) for handler_id in sorted({m.handler_id for m in buried})]
-        ids = sorted({member.item.event.event_id for member in buried})
+        """A row for each (and a letter for the dead), unless it repeats what was handled, or what stands there already
+        and is linked then.
+        """
+        keys = [(handler_id, COMMAND_VERSION) for handler_id in sorted({m.handler_id for m in failed})]
+        ids = sorted({member.item.event.event_id for member in failed})
         known = await claim.probe(conn, self._tables, keys, ids, generations)
         leaders: dict[tuple[claim.ClaimKey, int], Completion] = {}
         repeats: list[Completion] = []
-        for member in buried:
+        for member in failed:
             if known.claims.get(member.claim_key) == member.item.event.payload_hash:
                 group.duplicates[member.track] += 1
             elif _original(member, known) is not None or leaders.setdefault(member.known_by, member) is not member:
                 repeats.append(member)
-        rows = [buried[member] for member in leaders.values()]
-        puts = await failure.put(conn, self._tables, [row for row, _ in rows], places)
-        group.buried += [m for m, put in zip(leaders.values(), puts, strict=True) if put.created]
+        rows = [failed[member] for member in leaders.values()]
+        puts = await failure.put(conn, self._tables, [made.row for made in rows], places)
+        group.put += [m for m, put in zip(leaders.values(), puts, strict=True) if put.created]
         now = dict(zip(leaders, (put.id for put in puts), strict=True))
         links = [self._link(group, member, _original(member, known) or now[member.known_by]) for member in repeats]
         if links:
             await failure.link(conn, self._tables, links)
-        return letters_of(puts, rows)
+        dead = [
+            (put, Buried(made.row, made.letter))
+            for put, made in zip(puts, rows, strict=True)
+            if made.letter is not None
+        ]
+        return letters_of([put for put, _ in dead], [buried for _, buried in dead])
 
     def _link(self, group: _Group, member: Completion, original: int) -> failure.NewFailure:
         group.duplicates[member.track] += 1
-        place = Place(member.handler_id, COMMAND_VERSION, group.holdings[member.item.partition].incarnation)
-        return linked(place, member.item.event, original, now=self._clock.now())
+        return self._rows.linked(member, original, group.incarnation(member))
 
     async def _claim_each(
         self, conn: AsyncConnection, group: _Group, members: list[Completion], generations: claim.Generations
@@ -323,7 +305,9 @@ class Completer:
         judge(await checkpoint.move(conn, self._tables, group.moves), len(group.moves))
 
     def _report(self, group: _Group) -> None:
-        """The commit was answered: tell the engine, remember the checkpoints."""
+        """The commit was answered: tell the engine, remember the checkpoints, trust look-ups again."""
+        if lanes := [lane for member in group.durable if (lane := member.lane) is not None]:
+            self._parked.committed(lanes)
         for move in group.moves:
             holding = group.holdings[Partition(move.topic, move.partition)]
             holding.checkpoints[(move.handler_id, move.version)] = move.new
@@ -349,21 +333,14 @@ class Completer:
                 self._meter.skipped(member.track, 1)
             else:
                 self._meter.handled(member.track, 1, member.seconds)
-        for member in group.buried:
-            assert member.dead is not None, "it was buried"
-            self._meter.dead(member.track, member.dead.reason, 1)
-            report_dead(member.item.event, member.track, COMMAND, member.dead, member.attempts)
+        for member in group.put:
+            self._rows.tell(member)
         for track, n in group.duplicates.items():
             self._meter.duplicates(track, n)
 
     def _is_held(self, group: _Group, member: Completion) -> bool:
         holding = group.holdings.get(member.item.partition)
         return holding is not None and holding.epoch == member.item.epoch
-
-    def _bury(self, group: _Group, member: Completion) -> Buried:
-        assert member.dead is not None, "chosen by the caller"
-        place = Place(member.handler_id, COMMAND_VERSION, group.holdings[member.item.partition].incarnation)
-        return self._burial.bury(place, member.track, member.item.event, member.dead, attempts=member.attempts)
 
 
 def _is_ours(group: _Group, member: Completion, ours: set[bytes], hashes: Mapping[bytes, int]) -> bool:
@@ -379,10 +356,6 @@ def _is_ours(group: _Group, member: Completion, ours: set[bytes], hashes: Mappin
     ours.discard(event_id)
     group.handled.append(member)
     return True
-
-
-def _as_dead(member: Completion, dead: Dead) -> Completion:
-    return replace(member, outgoing=(), dead=dead)
 
 
 def _original(member: Completion, known: claim.Probe) -> int | None:

@@ -98,10 +98,11 @@ class Mediator:
         self._threads = threads
         self._arguments: dict[Callable[..., Any], dict[str, object]] = {}
 
-    async def carry_out(
-        self, command: Command, context: HandlerContext, made: object | None = None
-    ) -> NothingToDo | None:
-        """Run the trigger (unless what it `made` is there), then the handler. What they raise goes out as it is."""
+    async def carry_out(self, command: Command, context: HandlerContext, made: object | None = None) -> object:
+        """Run the trigger (unless what it `made` is there), then the handler; what it returned, or NothingToDo.
+
+        What they raise goes out as it is.
+        """
         if made is None:
             made = command.trigger(context.event)
         if made is None:
@@ -109,8 +110,7 @@ class Mediator:
         handler = self._handlers.get(class_of(made))
         if handler is None:
             raise RecordError(Reason.REJECTED, f"{command.name!r} made a {type(made).__name__}, which no handler takes")
-        await self.call(handler.function, handler.wants, (made,), context)
-        return None
+        return await self.call(handler.function, handler.wants, (made,), context)
 
     async def call(
         self, function: Callable[..., Any], wants: Wants, subjects: tuple[object, ...], context: HandlerContext | None

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, final
 
+import sqlalchemy as sa
 import structlog
 
 from ...inbox import outbox
-from ...inbox.clock import Clock
+from ...inbox.clock import SteadyClock
 from ...inbox.errors import OwnershipLost, TransientError
 from ...inbox.event import Partition
 from ...inbox.holding import Holdings
@@ -19,14 +20,9 @@ from ..engine.engine import Progress
 from ..engine.signals import PauseCause
 from ..health import HealthBoard
 from ..metrics import Metrics
+from ..settings import Dlq
 from .topics import TopicWatch
 from .worker import Worker
-
-WAITING_MAX: Final = 100_000
-"""Outbox rows that may wait: more of them is an outage of their topics, not a delay."""
-
-WAITING_AGE_MAX_S: Final = 3_600.0
-"""How long the oldest may wait before consumption stops adding to the heap."""
 
 OUTBOX: Final = "outbox"
 """The name under which health shows that the outbox does not empty."""
@@ -59,8 +55,10 @@ class Housekeeping:
         topics: TopicWatch,
         board: HealthBoard,
         metrics: Metrics,
-        clock: Clock,
+        clock: SteadyClock,
+        limits: Dlq,
     ) -> None:
+        self._limits = limits
         self._store = store
         self._consumer = consumer
         self._worker = worker
@@ -128,6 +126,7 @@ class Housekeeping:
 
     async def _outbox(self) -> None:
         async with self._store.look() as conn:
+            self._clock.sync((await conn.execute(sa.select(sa.func.clock_timestamp()))).scalar_one())
             pending = await outbox.pending(conn, self._store.tables, self._consumer)
         self._metrics.set("outbox_pending", pending.count)
         self._metrics.set("outbox_oldest_seconds", pending.oldest_age_s)
@@ -135,7 +134,7 @@ class Housekeeping:
 
     def _press(self, pending: outbox.Pending) -> None:
         """Letters and records that do not go out hold consumption up before they fill the database."""
-        too_much = pending.count > WAITING_MAX or pending.oldest_age_s > WAITING_AGE_MAX_S
+        too_much = pending.count > self._limits.waiting_max or pending.oldest_age_s > self._limits.waiting_age_max_s
         if too_much and not self._pressed:
             log.error("outbox_too_full", waiting=pending.count, oldest_s=round(pending.oldest_age_s))
             self._board.away(OUTBOX)

@@ -3,7 +3,8 @@
 Records that no handler can be given get their failure rows and letters before the engine hears of their slice, so that
 no commit ever passes one that is not saved. What if the process stops between that commit and the engine? The records
 are read again, and the failure row's position, which is unique, tells that they are known. For commands the inbox is
-asked before anything runs; that answer is advice, the claim in the completing transaction decides.
+asked before anything runs: for ids, which is advice (the claim in the completing transaction decides), and for parked
+keys, which is not.
 
 What is of an earlier life of its partition is not handed on:
 1. A chunk waits here (the database is away, say). 2. The fence turns out to be lost, and is taken again under the same
@@ -15,7 +16,7 @@ delivered carries the holding under which it came.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, final
 
 import structlog
@@ -23,20 +24,23 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Burial, Buried, letters_of
 from ...dlq.reporting import RECORD, report_dead
-from ...inbox import claim, failure, fence, outbox
+from ...inbox import claim, failure, fence, lanes, outbox
 from ...inbox.event import Event, Partition
 from ...inbox.failure_rows import Place
 from ...inbox.faults import Fault, classify
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
+from ...inbox.identity import key_hash16
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead
+from ...inbox.points import Writes
 from ...inbox.scope import Scope
 from ...inbox.store import STORE_ERRORS, Store
 from ..client.ports import Chunk, Part, Rejected
 from ..engine.signals import Delivered, Reached, Slice
 from ..intake import scope_of
-from .completing import COMMAND_VERSION
+from .completion import COMMAND_VERSION
+from .parked_keys import Lane, ParkedKeys
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +68,8 @@ class Receiver:
         fenced: Callable[[Partition, int], None],
         wrote_letters: Callable[[], None],
         suspect: Callable[[tuple[int, bytes]], None],
+        parked: ParkedKeys,
+        blocking: Collection[str] = (),
     ) -> None:
         self._store = store
         self._consumer = consumer
@@ -77,6 +83,8 @@ class Receiver:
         self._fenced = fenced
         self._wrote_letters = wrote_letters
         self._suspect = suspect
+        self._parked = parked
+        self._blocking = frozenset(blocking)
         self._busy = False
         self._waiting: asyncio.Queue[tuple[Received, Lives, Through]] = asyncio.Queue()
 
@@ -147,7 +155,7 @@ class Receiver:
         if holding is None:
             return True  # dropped meanwhile: the engine will drop the slice too
         reserved = self._handler_ids[RESERVED]
-        async with self._store.transaction() as conn:
+        async with self._store.transaction(Writes.REJECTS) as conn:
             fences = {part.partition: holding.fence_epoch}
             if not await fence.hold(conn, self._store.tables, self._consumer, fences):
                 return False
@@ -182,23 +190,48 @@ class Receiver:
     # ------------------------------------------------------------------------------------------------------ repeats
 
     async def _slice(self, part: Part) -> Slice:
-        lanes = part.taken.lanes
-        if lanes:
-            lanes = await self._without_repeats(part)
-        return Slice(part.partition, part.epoch, part.taken.events, part.next_offset, part.taken.size_bytes, lanes)
+        taken = part.taken.lanes
+        if taken:
+            taken = await self._without_repeats(part)
+        return Slice(part.partition, part.epoch, part.taken.events, part.next_offset, part.taken.size_bytes, taken)
 
     async def _without_repeats(self, part: Part) -> Mapping[str, tuple[int, ...]]:
-        """Leave out what the inbox knows; where it cannot be asked now, the completing transaction will."""
-        events, lanes = part.taken.events, part.taken.lanes
-        indexes = sorted({index for taken in lanes.values() for index in taken})
-        keys = [(self._handler_ids[name], COMMAND_VERSION) for name in lanes]
-        try:
-            async with self._store.transaction() as conn:
-                known = await claim.probe(conn, self._store.tables, keys, _ids(events, indexes))
-        except STORE_ERRORS as error:
-            log.warning("probe_left_out", partition=str(part.partition), error=type(error).__name__)
-            return lanes
-        return {name: self._left(name, indexes, events, known) for name, indexes in lanes.items()} if known else lanes
+        """Leave out what the inbox knows, and learn which keys are parked.
+
+        Of repeats the answer is only advice. A key that is parked must not be missed: so the question is asked until
+        it is answered.
+        """
+        events, wanted = part.taken.events, part.taken.lanes
+        indexes = sorted({index for taken in wanted.values() for index in taken})
+        keys = [(self._handler_ids[name], COMMAND_VERSION) for name in wanted]
+        while True:
+            self._parked.looking_up(part.partition, part.next_offset)
+            try:
+                async with self._store.look() as conn:
+                    known = await claim.probe(conn, self._store.tables, keys, _ids(events, indexes))
+                    await self._look_for_parked(conn, part)
+                break
+            except STORE_ERRORS as error:
+                if classify(error) in (Fault.DATA, Fault.PROGRAM):
+                    raise
+                log.warning("probe_waits", partition=str(part.partition), error=type(error).__name__)
+                await self._wait_for("postgresql")
+        return {name: self._left(name, its, events, known) for name, its in wanted.items()} if known else wanted
+
+    async def _look_for_parked(self, conn: AsyncConnection, part: Part) -> None:
+        """One statement where nothing is parked, two where something is."""
+        blocking = {self._handler_ids[name]: name for name in part.taken.lanes if name in self._blocking}
+        if not blocking or not (handlers := await lanes.with_parked(conn, self._store.tables, blocking)):
+            return
+        asked: dict[lanes.LaneKey, Lane] = {}
+        for handler_id in handlers:
+            for index in part.taken.lanes[blocking[handler_id]]:
+                record = part.taken.events[index].record
+                if record.key is not None:
+                    lane = Lane(handler_id, record.topic, record.key)
+                    asked[(handler_id, record.topic, key_hash16(record.key))] = lane
+        for key in await lanes.parked(conn, self._store.tables, asked.keys()):
+            self._parked.found(asked[key], part.partition, part.next_offset)
 
     def _left(
         self, name: str, indexes: tuple[int, ...], events: Sequence[Event[Any]], known: claim.Probe

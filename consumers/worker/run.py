@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from ...dlq.breaker import Phase
+from ...dlq.breakers import DeadBreakers
 from ...dlq.burial import Burial, SchemaIdOf
-from ...inbox import checkpoint, consumers, fence, handlers, versions
-from ...inbox.clock import Clock, SystemClock
-from ...inbox.database import Database, NotConnectedError
-from ...inbox.errors import ConfigurationError, FatalError, Problem, RecordError
+from ...inbox import fence
+from ...inbox.clock import SteadyClock
+from ...inbox.database import Database
+from ...inbox.errors import RecordError, TransientError
 from ...inbox.event import Event, Record
 from ...inbox.holding import Holdings
-from ...inbox.migrate import check_schema
 from ...inbox.outbox import NewOutgoing
 from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
@@ -28,7 +28,10 @@ from ...inbox.tables import tables
 from ...projections.apply import Applier
 from ...projections.batch import BoundProjection
 from ...projections.projection import Projection
+from .. import letter_topics
 from ..app import App, Consumer
+from ..client.admin import Admin
+from ..client.config import admin_config
 from ..client.ports import CommitAnswer, KafkaPort, ProducerPort
 from ..client.producer import KafkaProducer
 from ..client.thread import KafkaThread
@@ -37,21 +40,26 @@ from ..codecs.avro import Avro
 from ..codecs.codec import Codec
 from ..engine.engine import Engine
 from ..health import HealthBoard
-from ..injection import Wants, read_wants
+from ..injection import read_wants
 from ..intake import EventIntake
 from ..metrics import Metrics
 from ..routing import Router, stream_name, tracks_of
 from ..settings import Settings
+from .attempts import Attempts
 from .commands import BoundCommand, CommandRunner
 from .committing import Committer, Raiser
-from .completing import COMMAND_VERSION, Completer
+from .completing import Completer
+from .completion import COMMAND_VERSION
 from .dependencies import Dependencies
+from .failed_rows import FailedRows
 from .handling import HandlerContext, Mediator
 from .housekeeping import Housekeeping
 from .ownership import Binding, Ownership
+from .parked_keys import ParkedKeys
 from .progress import EngineProgress
 from .publishing import RECORD_BYTES_MAX, Encoder, Publication
 from .receiving import Receiver
+from .registering import Registered, refuse_missing, register
 from .relaying import Relay
 from .slow_way import SlowWay
 from .topics import TopicWatch
@@ -62,6 +70,9 @@ from .worker import POSTGRESQL, Parts, Worker
 log = structlog.get_logger(__name__)
 
 EXIT_OK: Final = 0
+
+MESSAGE_BYTES_MAX: Final = "message.max.bytes"
+"""librdkafka's name for the largest record that a producer sends."""
 
 
 async def run_consumer(
@@ -82,72 +93,10 @@ async def run_consumer(
         threads = ThreadPoolExecutor(settings.worker.handler_threads_max, "tidegate-handler")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         mediator = Mediator(app, resources, threads)
-        _refuse_missing(app, consumer, mediator)
-        assembly = Assembly(app, consumer, settings, store, registered, mediator, board, metrics)
+        refuse_missing(app, consumer, mediator)
+        letters = await asyncio.to_thread(letter_limits, settings, consumer)
+        assembly = Assembly(app, consumer, settings, store, registered, mediator, board, metrics, letters)
         return await assembly.run(stop)
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """What the database knows of this consumer."""
-
-    handler_ids: dict[str, int]
-    known: bool
-    """It ran before."""
-    gone: tuple[str, ...]
-    """Handlers that the app no longer has."""
-
-
-async def register(store: Store, consumer: Consumer) -> Registered:
-    """Give each handler its id. Raises ConfigurationError for a schema that does not fit or a changed version."""
-    try:
-        async with store.transaction(Writes.REGISTER) as conn:
-            await check_schema(conn, store.tables)
-            known = await consumers.ever_started(conn, store.tables, consumer.name)
-            ids = await handlers.register_handlers(
-                conn, store.tables, consumer.name, consumer.handler_names, consumer.renamed
-            )
-            declared = {ids[name]: (name, projection.version) for name, projection in consumer.projections.items()}
-            changed = await versions.declare_live(conn, store.tables, declared)
-            if changed:
-                raise ConfigurationError([_changed(consumer, change) for change in changed])
-            await consumers.first_start(conn, store.tables, consumer.name)
-            await checkpoint.attach_only(conn, store.tables, consumer.name, list(ids.values()))
-            gone = await handlers.gone_handlers(conn, store.tables, consumer.name, consumer.handler_names)
-    except OSError as error:
-        raise FatalError(
-            f"PostgreSQL does not answer ({error if isinstance(error, NotConnectedError) else type(error).__name__})",
-            fix="check database.url and that the server runs",
-        ) from error
-    if gone:
-        log.warning("handlers_gone", handlers=list(gone), what="their rows and checkpoints are left as they are")
-    return Registered(ids, known, tuple(gone))
-
-
-def _changed(consumer: Consumer, change: versions.Changed) -> Problem:
-    return Problem(
-        f"projection {change.name!r} of {consumer.name!r}",
-        f"its version is {change.declared}, but version {change.live} is live, and this release cannot rebuild yet",
-        f"declare version={change.live} again, or give the changed projection a new name",
-    )
-
-
-def _refuse_missing(app: App, consumer: Consumer, mediator: Mediator) -> None:
-    """Every parameter of every handler function can be filled, or nothing starts."""
-    wanted: list[tuple[str, Wants, int]] = [
-        (f"handler of {cls.__name__}", handler.wants, 1) for cls, handler in app.handlers.items()
-    ]
-    wanted += [
-        (f"projection {name!r} of {consumer.name!r}", read_wants(projection.function), 2)
-        for name, projection in consumer.projections.items()
-    ]
-    problems = [
-        Problem(key, what, "yield the resource from an @app.lifespan, or take the parameter out")
-        for key, wants, taken in wanted
-        for what in mediator.missing(wants, taken)
-    ]
-    if problems:
-        raise ConfigurationError(problems)
 
 
 @final
@@ -164,6 +113,7 @@ class Assembly:
         mediator: Mediator,
         board: HealthBoard,
         metrics: Metrics,
+        letter_bytes_max: Mapping[str, int],
     ) -> None:
         self._consumer = consumer
         self._settings = settings
@@ -172,11 +122,12 @@ class Assembly:
         self._mediator = mediator
         self._board = board
         self._metrics = metrics
-        self._clock: Clock = SystemClock()
+        self._clock = SteadyClock()
+        self._clock.sync(registered.now)
         self._holdings = Holdings()
-        self._burial = Burial(consumer.name, self._clock, schema_id_of=schema_id_of(consumer))
+        self._burial = Burial(consumer.name, self._clock, letter_bytes_max, schema_id_of(consumer))
         codec = open_codec(consumer, settings)
-        record_bytes_max = int(settings.kafka.client.get("message.max.bytes", RECORD_BYTES_MAX))
+        record_bytes_max = int(settings.kafka.client.get(MESSAGE_BYTES_MAX, RECORD_BYTES_MAX))
         self._encoder = Encoder(codec, consumer.name, record_bytes_max)
         router = Router(tuple(consumer.projections.values()), tuple(consumer.commands.values()))
         engine = Engine(tracks_of(consumer), settings.engine_policy())
@@ -186,11 +137,13 @@ class Assembly:
         self._running = Running()
         self._watch = LoopWatch(board, self._running)
         self._incarnations: dict[str, int] = {}
+        handlers_ = (*consumer.projections.values(), *consumer.commands.values())
+        self._breakers = DeadBreakers({h.name: h.policy.breaker for h in handlers_}, self._clock, self._breaker_moved)
         intake = EventIntake(consumer, codec, router, self._incarnations, self._unmatched)
         self._kafka: KafkaPort = KafkaThread(
             options, intake, self.worker, clock=self._clock, revoke_budget_s=settings.worker.drain_budget_s
         )
-        self._producer: ProducerPort = KafkaProducer(options)
+        self._producer: ProducerPort = KafkaProducer(options, max(letter_bytes_max.values(), default=None))
         board.polled_at = self._kafka.polled_at
         metrics.set("handlers_gone", len(registered.gone))
         self._assemble(intake)
@@ -205,12 +158,14 @@ class Assembly:
             store, name, self._holdings, self._producer, self._clock, wait, self._blocked, self._published
         )
         progress = EngineProgress(worker, self._relay.wake)
-        self._completer = Completer(
-            store, name, self._holdings, self._burial, progress, self._metrics, self._clock, wait
-        )
+        tracks = {ids[command]: command for command in consumer.commands}
+        parked = ParkedKeys(lambda handler, partition: worker.engine.point(tracks[handler], partition))
+        rows = FailedRows(self._burial, self._metrics, self._clock)
+        self._completer = Completer(store, name, self._holdings, rows, progress, self._metrics, wait, parked)
+        attempts = Attempts(self._dependencies, self._metrics, self._clock)
         runner = CommandRunner(
             store, name, self._holdings, self._mediator, self._encoder, self._completer, self._dependencies,
-            self._metrics, self._clock, worker.returned,
+            self._metrics, self._clock, attempts, self._breakers, parked, worker.returned,
             lambda item: worker.fenced(item.partition, item.epoch), self._running,
         )  # fmt: skip
         commands = {c.name: BoundCommand(c, ids[c.name]) for c in consumer.commands.values()}
@@ -218,7 +173,8 @@ class Assembly:
         appliers = self._appliers(projections)
         self._receiver = Receiver(
             store, name, consumer.scope, ids, self._holdings, self._burial, self._metrics, wait, worker.hand_on,
-            worker.fenced, self._relay.wake, runner.in_flight.suspect,
+            worker.fenced, self._relay.wake, runner.in_flight.suspect, parked,
+            [command.name for command in consumer.commands.values() if command.policy.on_failure == "block"],
         )  # fmt: skip
         self._topics = TopicWatch(store, consumer, self._kafka, self._incarnations)
         ownership = Ownership(
@@ -232,10 +188,20 @@ class Assembly:
         )  # fmt: skip
         self._slow_way = SlowWay(
             store, name, self._holdings, intake, ids, commands, {bound.handler_id: bound for bound in projections},
-            runner, self._burial, self._dependencies, self._metrics, self._clock, self._relay.wake,
+            runner, attempts, self._burial, self._dependencies, self._metrics, self._clock, self._relay.wake,
         )  # fmt: skip
         worker.assemble(
-            Parts(self._kafka, self._receiver, ownership, committer, appliers, runner, commands, self._dependencies)
+            Parts(
+                self._kafka,
+                self._receiver,
+                ownership,
+                committer,
+                appliers,
+                runner,
+                commands,
+                self._dependencies,
+                parked,
+            )
         )
         self._housekeeping = Housekeeping(
             store,
@@ -247,6 +213,7 @@ class Assembly:
             self._board,
             self._metrics,
             self._clock,
+            self._settings.dlq,
         )
 
     def _bindings(self) -> list[Binding]:
@@ -321,6 +288,7 @@ class Assembly:
         self._board.stopping = True
         self.worker.quiet()
         self._slow_way.quiet()
+        self._breakers.quiet()
         try:
             async with asyncio.timeout(self._settings.worker.drain_budget_s):
                 await self.worker.drained.wait()
@@ -376,12 +344,32 @@ class Assembly:
         self._metrics.count("outbox_published", "delivered", by=sent)
         self._metrics.count("outbox_published", "failed", by=failed)
 
+    def _breaker_moved(self, handler: str, phase: Phase, why: str) -> None:
+        self._metrics.set("breaker_open", 0 if phase is Phase.CLOSED else 1, handler)
+        name = f"breaker:{handler}"
+        if phase is Phase.OPEN:
+            self._board.away(name)
+        elif phase is Phase.CLOSED:
+            self._board.back(name)
+
     def _blocked(self, topic: str, why: str) -> None:
         log.error("outbox_topic_blocked", topic=topic, why=why)
 
 
 RELAY_DRAIN_S: Final = 2.0
 """What does not go out within two seconds of a stop goes out by the next owner: the rows are safe."""
+
+
+def letter_limits(settings: Settings, consumer: Consumer) -> dict[str, int]:
+    """How large a letter each dead-letter topic takes; nothing where nobody answers: then the topic says so itself."""
+    admin = Admin(admin_config(settings.client_options(consumer.name, consumer.topics)))
+    produced = settings.kafka.client.get(MESSAGE_BYTES_MAX)
+    try:
+        topics = letter_topics.look(admin, consumer.name, consumer.topics)
+    except TransientError as error:
+        log.warning("letter_topics_not_known", error=str(error))
+        return {}
+    return letter_topics.letter_bytes_max(topics, None if produced is None else int(produced))
 
 
 def schema_id_of(consumer: Consumer) -> SchemaIdOf:

@@ -1,23 +1,36 @@
-"""The slow way: rows of the failure table that are queued (put back by a replay) are taken up by their home's owner.
+"""The slow way: rows of the failure table that are queued are taken up by their home's owner.
 
-Of each lane the row with the lowest place, one at a time, through the same handlers. No lock is held while a handler
-runs. What if the process stops meanwhile? The row is still queued, and is taken up again; what the handler wrote was in
-the transaction that did not commit. What if an operator discards the row meanwhile? Its version changed: the claim is
-written all the same, with a line in the audit. A record that could not be decoded, and now can, is handed to every
-handler that takes its type: it becomes one queued row for each of them, in one transaction.
+Whatever is queued comes here: put back by a replay, waiting for its next attempt, or behind an earlier event of its
+key. Of each lane the row with the lowest place, one at a time, through the same handlers. No lock is held while a
+handler runs. What if the process stops meanwhile? The row is still queued, and is taken up again; what the handler
+wrote was in the transaction that did not commit. What if an operator discards the row meanwhile? Its version changed:
+the claim is written all the same, with a line in the audit. A record that could not be decoded, and now can, is handed
+to every handler that takes its type: it becomes one queued row for each of them, in one transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, final
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Burial
-from ...dlq.reporting import COMMAND, PROJECTION, RECORD, report_dead, report_done
+from ...dlq.policy import FailurePolicy
+from ...dlq.reporting import (
+    COMMAND,
+    PROJECTION,
+    RECORD,
+    report_dead,
+    report_done,
+    report_parked,
+    report_skipped,
+    report_unknown,
+)
+from ...dlq.retry import RetryState
 from ...inbox import audit, claim, failure, fence, outbox
 from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, OwnershipLost, RecordError
@@ -28,17 +41,23 @@ from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead, FinalStatus
+from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
 from ...projections.batch import BoundProjection
 from ..intake import EventIntake
-from .commands import CONFLICT, BoundCommand, CommandRunner
-from .completing import COMMAND_VERSION
+from .attempts import Attempts, Subject
+from .commands import BoundCommand, CommandRunner
+from .completion import COMMAND_VERSION, Fate, Review, Wait, conflict_fate
 from .dependencies import Dependencies
+from .repeats import CONFLICT
 
 log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 1.0
 """A replay starts within a second; the look is one query on a partial index that is nearly always empty."""
+
+RECORDS: Final = FailurePolicy("continue")
+"""That of records that reached no handler."""
 
 ROWS_MAX: Final = 100
 """Rows taken up at once: the slow way shares the pool with the fast one."""
@@ -62,6 +81,7 @@ class SlowWay:
         commands: Mapping[str, BoundCommand],
         projections: Mapping[int, BoundProjection],
         runner: CommandRunner,
+        attempts: Attempts,
         burial: Burial,
         dependencies: Dependencies,
         meter: Meter,
@@ -77,12 +97,14 @@ class SlowWay:
         self._commands = {bound.handler_id: bound for bound in commands.values()}
         self._projections = projections
         self._runner = runner
+        self._attempts = attempts
         self._burial = burial
         self._dependencies = dependencies
         self._meter = meter
         self._clock = clock
         self._wrote_outbox = wrote_outbox
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
         self._quiet = False
 
     def quiet(self) -> None:
@@ -94,15 +116,25 @@ class SlowWay:
         if self._running:
             await asyncio.wait(self._running.values())
 
+    def wake(self) -> None:
+        """There may be something to take up: a row was put, or one is done whose lane has more."""
+        self._wake.set()
+
     async def run(self) -> None:
-        """Look, take up, again."""
+        """Look, take up, again: now and then, and as soon as something is done."""
         async with asyncio.TaskGroup() as group:
             while True:
+                self._wake.clear()
                 for row in await self._look():
                     task = group.create_task(self._take_up(row))
                     self._running[row.id] = task
-                    task.add_done_callback(lambda _, row_id=row.id: self._running.pop(row_id, None))
-                await asyncio.sleep(LOOK_S)
+                    task.add_done_callback(lambda _, row_id=row.id: self._is_over(row_id))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), LOOK_S)
+
+    def _is_over(self, row_id: int) -> None:
+        self._running.pop(row_id, None)
+        self._wake.set()
 
     async def _look(self) -> list[Failure]:
         room = ROWS_MAX - len(self._running)
@@ -110,7 +142,7 @@ class SlowWay:
         if self._quiet or room <= 0 or not homes:
             return []
         try:
-            async with self._store.transaction() as conn:
+            async with self._store.look() as conn:
                 return await failure.pick(
                     conn,
                     self._store.tables,
@@ -146,7 +178,7 @@ class SlowWay:
         try:
             event, route = await asyncio.to_thread(self._intake.event_of, row.record)
         except RecordError as error:
-            await self._bury_again(row, holding, name, Dead(error.reason, str(error)), attempts=row.attempts + 1)
+            await self._end_as(row, holding, name, Dead(error.reason, str(error)), row.attempts + 1)
             return
         try:
             if name == RESERVED:
@@ -156,47 +188,70 @@ class SlowWay:
             else:
                 await self._command(row, holding, self._commands[row.handler], event)
         except ConflictMet:
-            await self._bury_again(row, holding, name, CONFLICT, attempts=row.attempts + 1)
+            fate = conflict_fate(CONFLICT, self._policy(row), row.attempts + 1)
+            await self._end_as(row, holding, name, fate, row.attempts + 1)
 
     async def _command(self, row: Failure, holding: Holding, bound: BoundCommand, event: Event[Any]) -> None:
         async def finish(conn: AsyncConnection) -> None:
             await self._complete(conn, row)
 
-        started = self._clock.monotonic_s()
-        ended, attempts = await self._runner.settle(bound, holding, event, finish, row.id)
-        if ended.dead is not None:
-            await self._bury_again(row, holding, bound.command.name, ended.dead, row.attempts + attempts)
+        name, started = bound.command.name, self._clock.monotonic_s()
+        ended, attempts = await self._runner.settle(bound, holding, event, finish, row.id, self._history(row))
+        if ended.fate is not None:
+            await self._end_as(row, holding, name, ended.fate, attempts)
             return
         if not ended.claimed:
-            async with self._store.transaction() as conn:
+            async with self._store.transaction(Writes.ROW, name) as conn:
                 await self._open(conn, row, holding)
                 mine = await self._claim(conn, row, (bound.handler_id, COMMAND_VERSION), event)
                 await finish(conn)
                 if mine:
                     await outbox.put(conn, self._store.tables, list(ended.outgoing))
-        self._done(event, bound.command.name, COMMAND, started)
+        self._done(event, name, COMMAND, started, FinalStatus.SKIPPED if ended.skipped else FinalStatus.COMPLETED)
 
     async def _project(self, row: Failure, holding: Holding, bound: BoundProjection, event: Event[Any]) -> None:
-        async def attempt() -> None:
-            async with self._store.transaction() as conn:
+        async def attempt(*, run: bool = True) -> bool:
+            async with self._store.transaction(Writes.ROW, bound.name) as conn:
                 await self._open(conn, row, holding)
                 outgoing: list[outbox.NewOutgoing] = []
-                if await self._claim(conn, row, bound.key, event):
+                if await self._claim(conn, row, bound.key, event) and run:
                     outgoing = await bound.run([event], conn)
                 await self._complete(conn, row)
                 await outbox.put(conn, self._store.tables, outgoing)
+            return True
 
         started = self._clock.monotonic_s()
-        dead, attempts, _ = await self._runner.until_decided(bound.name, attempt, event, self._runner.retry, PROJECTION)
-        if dead is not None:
-            await self._bury_again(row, holding, bound.name, dead, row.attempts + attempts)
+        subject = Subject(bound.name, PROJECTION, event, bound.projection.policy)
+        settled = await self._attempts.until_settled(subject, attempt, self._history(row))
+        if settled.fate is not None:
+            await self._end_as(row, holding, bound.name, settled.fate, settled.attempts)
             return
-        self._done(event, bound.name, PROJECTION, started)
+        status = FinalStatus.COMPLETED
+        if settled.skipped is not None:
+            report_skipped(event, bound.name, PROJECTION, settled.skipped, settled.attempts)
+            await attempt(run=False)
+            status = FinalStatus.SKIPPED
+        self._done(event, bound.name, PROJECTION, started, status)
+
+    def _history(self, row: Failure) -> RetryState:
+        """What the row tells of its attempts: those of this round count, a replay begins a new one."""
+        now_s = self._clock.monotonic_s()
+        if not row.class_attempts or row.retrying_since is None:
+            return RetryState(attempts_total=row.attempts, first_failed_s=now_s, last_failed_s=now_s)
+        age_s = max(0.0, (self._clock.now() - row.retrying_since).total_seconds())
+        return RetryState(row.exception_type, row.class_attempts, row.attempts, now_s - age_s, now_s)
+
+    def _policy(self, row: Failure) -> FailurePolicy:
+        bound = self._projections.get(row.handler)
+        if bound is not None:
+            return bound.projection.policy
+        command = self._commands.get(row.handler)
+        return RECORDS if command is None else command.command.policy
 
     async def _hand_out(self, row: Failure, holding: Holding, event: Event[Any], names: tuple[str, ...]) -> None:
         """A record that can be read by now: one queued row for each handler of its type."""
         now = self._clock.now()
-        async with self._store.transaction() as conn:
+        async with self._store.transaction(Writes.HAND_OUT) as conn:
             await self._hold(conn, row, holding)
             rows = [
                 queued_row(
@@ -249,27 +304,54 @@ class SlowWay:
         line = self._burial.audit_line(row, self._names[row.handler], act)
         await audit.write(conn, self._store.tables, line)
 
-    async def _bury_again(self, row: Failure, holding: Holding, name: str, dead: Dead, attempts: int) -> None:
-        """Dead once more, with a letter of its own: its id counts the replays."""
-        letter = self._burial.letter_again(row, name, dead, attempts)
-        async with self._store.transaction() as conn:
+    async def _end_as(self, row: Failure, holding: Holding, name: str, fate: Fate, attempts: int) -> None:
+        """The row stays, as what became of it: dead once more, for a person to decide, or queued until it is due."""
+        async with self._store.transaction(Writes.VERDICT, name) as conn:
             await self._hold(conn, row, holding)
-            buried = await failure.bury(
-                conn,
-                self._store.tables,
-                (row.id, row.row_version),
-                Verdict.of(dead),
-                attempts=attempts,
-                now=self._clock.now(),
-            )
-            if buried:
-                await outbox.put(conn, self._store.tables, [letter])
-        self._meter.dead(name, dead.reason, 1)
-        report_dead(Event(None, row.record, id_text=row.id_text), name, RECORD, dead, attempts)
+            seen = (row.id, row.row_version)
+            await failure.lock_lanes(conn, self._store.tables, [seen])
+            changed = await self._change(conn, row, name, fate, attempts)
+        if changed:
+            self._tell(row, name, fate, attempts)
         self._wrote_outbox()
 
-    def _done(self, event: Event[Any], name: str, kind: str, started_s: float) -> None:
+    async def _change(self, conn: AsyncConnection, row: Failure, name: str, fate: Fate, attempts: int) -> bool:
+        """Steps 6 and 7. A dead one has a letter of its own: its id counts the replays."""
+        tables, seen, now = self._store.tables, (row.id, row.row_version), self._clock.now()
+        if isinstance(fate, Wait):
+            return await failure.postpone(
+                conn, tables, seen, fate.verdict,
+                due=fate.due, attempts=fate.attempts, class_attempts=fate.class_attempts,
+                retrying_since=fate.retrying_since, now=now,
+            )  # fmt: skip
+        if isinstance(fate, Review):
+            return await failure.review(
+                conn, tables, seen, fate.verdict, attempts=fate.attempts, now=now, effect_id=fate.effect_id
+            )
+        holds = self._policy(row).after_dead == "hold" and not row.alone
+        buried = await failure.bury(conn, tables, seen, Verdict.of(fate), attempts=attempts, now=now, holds=holds)
+        if buried:
+            await outbox.put(conn, tables, [self._burial.letter_again(row, name, fate, attempts)])
+        return buried
+
+    def _tell(self, row: Failure, name: str, fate: Fate, attempts: int) -> None:
+        event = Event(None, row.record, id_text=row.id_text)
+        if isinstance(fate, Dead):
+            self._meter.dead(name, fate.reason, 1)
+            report_dead(event, name, RECORD, fate, attempts)
+        elif isinstance(fate, Review):
+            self._meter.unknown(name, 1)
+            report_unknown(event, name, RECORD, fate.verdict, fate.attempts)
+        else:
+            report_parked(event, name, RECORD, fate.verdict, fate.attempts, fate.due)
+
+    def _done(
+        self, event: Event[Any], name: str, kind: str, started_s: float, status: FinalStatus = FinalStatus.COMPLETED
+    ) -> None:
         duration_s = self._clock.monotonic_s() - started_s
-        self._meter.handled(name, 1, duration_s)
-        report_done(event, name, kind, FinalStatus.COMPLETED, duration_s)
+        if status is FinalStatus.SKIPPED:
+            self._meter.skipped(name, 1)
+        else:
+            self._meter.handled(name, 1, duration_s)
+        report_done(event, name, kind, status, duration_s)
         self._wrote_outbox()

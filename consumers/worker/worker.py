@@ -57,6 +57,7 @@ from .committing import Committer
 from .dependencies import Dependencies
 from .handling import NothingToDo
 from .ownership import Ownership
+from .parked_keys import ParkedKeys
 from .receiving import Receiver
 
 log = structlog.get_logger(__name__)
@@ -82,6 +83,7 @@ class Parts:
     runner: CommandRunner
     commands: Mapping[str, BoundCommand]
     dependencies: Dependencies
+    parked: ParkedKeys
 
 
 @final
@@ -102,6 +104,7 @@ class Worker:
         self._committing = asyncio.Lock()
         self._parts: Parts | None = None
         self._owned: set[Partition] = set()
+        self._came_back: dict[str, int] = {}
         self._handed_over = 0
         self._received = 0
         self._crowded = False
@@ -189,6 +192,7 @@ class Worker:
 
     async def _take_over(self, action: TakeOver) -> None:
         started_s = self._clock.monotonic_s()
+        self.parts.parked.drop(action.partition)
         answer = await self.parts.ownership.take(action.partition, action.epoch)
         result = "refused" if type(answer).__name__ == "Refused" else "taken"
         self._metrics.count("fence_takeovers", result)
@@ -221,15 +225,12 @@ class Worker:
 
     def _start(self, action: Start) -> None:
         bound, runner = self.parts.commands[action.track], self.parts.runner
-        skipped = 0
         for item in action.items:
             made = runner.make(bound, item)
             if isinstance(made, NothingToDo):
-                skipped += 1
+                self.returned(action.track)
             else:
                 self.spawn(runner.run(bound, item, made))
-        if skipped:  # said later: the engine is in the middle of its answer
-            self._loop.call_soon(self.signal, Returned(action.track, skipped))
 
     async def _commit(self, action: Commit) -> None:
         async with self._committing:
@@ -258,8 +259,15 @@ class Worker:
             return
 
     def returned(self, track: str) -> None:
-        """A command's handler came back."""
-        self.signal(Returned(track, 1))
+        """A command's handler came back; those that do so in one turn of the loop are told together."""
+        if not self._came_back:
+            self._loop.call_soon(self._tell_returned)
+        self._came_back[track] = self._came_back.get(track, 0) + 1
+
+    def _tell_returned(self) -> None:
+        came_back, self._came_back = self._came_back, {}
+        for track, count in came_back.items():
+            self.signal(Returned(track, count))
 
     def hand_on(self, signal: Delivered | Reached) -> None:
         """The receiver is done with this."""
@@ -342,6 +350,7 @@ class Worker:
     def _on_lost(self, partitions: dict[Partition, int]) -> None:
         for partition, epoch in partitions.items():
             self._holdings.drop(partition, epoch)
+            self.parts.parked.drop(partition)
         self.signal(Lost(partitions))
         self._board.assigned = len(self.engine.progress())
 

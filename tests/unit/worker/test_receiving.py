@@ -9,6 +9,7 @@ from typing import Any
 from tidegate.consumers.client.ports import Chunk, Part, Taken
 from tidegate.consumers.engine.signals import Delivered, Reached
 from tidegate.consumers.metrics import Metrics
+from tidegate.consumers.worker.parked_keys import ParkedKeys
 from tidegate.consumers.worker.receiving import Receiver
 from tidegate.dlq.burial import Burial
 from tidegate.inbox.clock import SystemClock
@@ -40,6 +41,7 @@ class Desk:
             store, "c", Scope(), {}, self.holdings, Burial("c", SystemClock()), Metrics("c"), self._wait,
             self.handed_on.append,
             lambda _partition, _epoch: None, lambda: None, lambda _suspect: None,
+            ParkedKeys(lambda _handler, _partition: None),
         )  # fmt: skip
 
     def take(self, *partitions: Partition, fence_epoch: int) -> None:

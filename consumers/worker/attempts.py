@@ -1,0 +1,182 @@
+"""Attempts at one event until it came back, or until its fate is decided. What may wait for long waits in the queue.
+
+A short wait is spent here, with the lane held; a longer one becomes a queued row with its due time, which survives this
+process and costs no place. A dependency that is away costs no attempt and has no bound. What if the process stops
+between two attempts? The event is read again and its attempts start anew; those of a queued row stand in the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, final
+
+from ...dlq.failure_text import dead as dead_outcome
+from ...dlq.failure_text import describe, exception_type
+from ...dlq.guard import HandlerRaised
+from ...dlq.policy import FailurePolicy
+from ...dlq.reporting import report_retry
+from ...dlq.retry import RetryState
+from ...dlq.rules import (
+    DeadNow,
+    Decision,
+    DependencyAway,
+    Fatal,
+    Lost,
+    Postponed,
+    ReviewNow,
+    SkipNow,
+    Transient,
+    decide,
+)
+from ...inbox.clock import Clock
+from ...inbox.errors import FatalError, OwnershipLost
+from ...inbox.event import Event
+from ...inbox.failure_rows import Verdict
+from ...inbox.faults import classify
+from ...inbox.meter import Meter
+from ...inbox.store import STORE_ERRORS
+from .completion import Fate, Review, Wait
+from .dependencies import Dependencies
+from .transaction import TxPoolFullError
+
+T = TypeVar("T")
+
+RETRY: Final = "retry"
+"""The reason of a row that is tried again."""
+
+PENDING_EFFECT: Final = "pending_effect"
+"""The reason of a row that waits until another attempt's call must have ended."""
+
+REVIEW: Final = "review"
+"""The reason of a row whose handler's rule sends it to a person."""
+
+UNKNOWN_EFFECT: Final = "unknown_effect"
+"""The reason of a row of which nobody knows whether its call was made."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Settled(Generic[T]):
+    """How the attempts ended: with a `value`, or with a `fate`, or as `skipped` for this reason."""
+
+    attempts: int
+    value: T | None = None
+    fate: Fate | None = None
+    skipped: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whose attempts these are."""
+
+    handler: str
+    kind: str
+    event: Event[Any]
+    policy: FailurePolicy
+
+
+@final
+class Attempts:
+    """Owned by the event loop. Raises OwnershipLost and FatalError, which are no fates."""
+
+    def __init__(self, dependencies: Dependencies, meter: Meter, clock: Clock) -> None:
+        self._dependencies = dependencies
+        self._meter = meter
+        self._clock = clock
+
+    async def until_settled(
+        self, subject: Subject, attempt: Callable[[], Awaitable[T]], state: RetryState | None = None
+    ) -> Settled[T]:
+        """Attempt until it comes back or a fate is decided. `state`: what a row tells of earlier attempts."""
+        state = state or RetryState()
+        while True:
+            try:
+                return Settled(state.attempts_total + 1, await attempt())
+            except HandlerRaised as raised:
+                error = raised.error
+            except STORE_ERRORS as store_error:
+                error = store_error
+            decision = await self._decision(error, subject)
+            if decision is None:
+                continue
+            state, settled = await self._judge(subject, decision, error, state)
+            if settled is not None:
+                return settled
+
+    async def _judge(
+        self, subject: Subject, decision: Decision, error: Exception, state: RetryState
+    ) -> tuple[RetryState, Settled[Any] | None]:
+        """What the decision makes of the event; None: another attempt is due now."""
+        attempts = state.attempts_total + 1
+        match decision:
+            case Transient():
+                return await self._again(subject, decision, error, state)
+            case SkipNow():
+                return state, Settled(attempts, skipped=decision.because)
+            case Postponed():  # no attempt is counted: nothing was tried
+                return state, await self._postponed(subject, decision, error, state)
+            case ReviewNow():
+                text = describe(error, (subject.event.key, subject.event.record.value))
+                reason = REVIEW if decision.effect_id is None else UNKNOWN_EFFECT
+                why = decision.because if decision.effect_id is None else text.message
+                verdict = Verdict(reason, why or text.message, text.type, text.stack_digest)
+                fate = Review(verdict, attempts, decision.effect_id)
+                return state, Settled(attempts, fate=fate)
+            case DeadNow():
+                return state, Settled(attempts, fate=dead_outcome(decision.reason, error, subject.event.record))
+            case _:
+                raise AssertionError(f"{type(decision).__name__} is no end of an event")
+
+    async def _postponed(
+        self, subject: Subject, decision: Postponed, error: Exception, state: RetryState
+    ) -> Settled[Any] | None:
+        if subject.policy.on_failure == "stop":
+            await asyncio.sleep(max(0.0, (decision.due - self._clock.now()).total_seconds()))
+            return None
+        verdict = Verdict(PENDING_EFFECT, str(error))
+        return Settled(state.attempts_total, fate=self._wait(verdict, decision.due, state))
+
+    async def _again(
+        self, subject: Subject, decision: Transient, error: Exception, state: RetryState
+    ) -> tuple[RetryState, Settled[Any] | None]:
+        """A short wait is spent here, a long one in the queue, and one too many is the end."""
+        state = state.failed(exception_type(error), self._clock.monotonic_s())
+        policy = subject.policy
+        delay_s = policy.retry.next_delay_s(state, self._clock.random(), decision.after_s)
+        if delay_s is None:
+            dead = dead_outcome(decision.exhausted, error, subject.event.record)
+            return state, Settled(state.attempts_total, fate=dead)
+        self._meter.retried(subject.handler, 1)
+        report_retry(subject.event, subject.handler, subject.kind, error, state.attempts_total, delay_s)
+        if delay_s <= policy.retry.in_place_max_s or policy.on_failure == "stop":
+            await asyncio.sleep(delay_s)
+            return state, None
+        text = describe(error, (subject.event.key, subject.event.record.value))
+        verdict = Verdict(RETRY, text.message, text.type, text.stack_digest)
+        due = self._clock.now() + datetime.timedelta(seconds=delay_s)
+        return state, Settled(state.attempts_total, fate=self._wait(verdict, due, state))
+
+    def _wait(self, verdict: Verdict, due: datetime.datetime, state: RetryState) -> Wait:
+        """With all that the row has to tell whoever takes it up."""
+        since = self._clock.now() - datetime.timedelta(seconds=state.age_s) if state.attempts else None
+        return Wait(verdict, due, state.attempts_total, state.attempts, since)
+
+    async def _decision(self, error: Exception, subject: Subject) -> Decision | None:
+        """What the error means; None: it had to wait (for a dependency, for a connection), no attempt counted."""
+        if isinstance(error, TxPoolFullError):
+            return None
+        decision = decide(error, classify, subject.policy.rules)
+        if isinstance(decision, Fatal):
+            raise error if isinstance(error, FatalError) else FatalError(str(error), fix="see the error above")
+        if isinstance(decision, Lost):
+            raise OwnershipLost from error
+        if isinstance(decision, DependencyAway):
+            if await self._dependencies.answers(decision.name):
+                return Transient()
+            await self._dependencies.wait(decision.name)
+            return None
+        return decision
