@@ -80,6 +80,10 @@ class Database:
         """The same on a connection of the pool for `ctx.tx`."""
         return _transaction(self._tx_engine)
 
+    async def connection(self) -> asyncpg.Connection[Any]:
+        """A connection outside the pools, with the same settings; whoever asks for it closes it."""
+        return await self._connect()
+
     async def ping(self) -> None:
         """The health check: raises what `classify` understands if the database does not answer."""
         async with self.transaction() as conn:

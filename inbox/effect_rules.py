@@ -3,11 +3,13 @@
 The question is never "may it be tried again?" but "is it safe to try again?", and only whoever knows the service can
 answer. There is no default.
 
-| rule | the service | when nobody knows whether the call was made |
+| rule | the service | while nobody knows whether the call was made |
 |---|---|---|
-| `idempotent_key(valid_s=...)` | remembers a key for `valid_s` and answers a repeat with the first result | the same call, with the same key; a key that is too old goes by `then` |
-| `probe(fn)` | can be asked what became of a call | ask, once the call's deadline and a margin are over |
+| `idempotent_key(valid_s=...)` | answers a repeat with the first result, by its key | call again with the same key |
+| `probe(fn)` | can be asked what became of a call | ask, once the deadline and a margin are over |
 | `review()` | neither | a person decides |
+
+A key that is older than `valid_s` goes by `then`: a probe or a review.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any, Final, TypeAlias, final
 from .errors import Problem
 
 RESULT_BYTES_MAX: Final = 16_384
-"""A result is what a repeat needs to go on: ids and numbers, not a document. Twice this is where a row leaves its page."""
+"""A result is what a repeat needs to go on: ids and numbers, not a document."""
 
 MARGIN_S: Final = 5.0
 """Between a call's deadline and the moment at which another attempt may look: a request that is on its way, a provider
@@ -155,7 +157,8 @@ def problems_of(effect: Effect) -> list[Problem]:
     """What is wrong with a declaration."""
     where = f"effect {effect.name!r}"
     rule: Any = effect.rule
-    asked = rule.then if isinstance(rule, IdempotentKey) else rule
+    then: Any = rule.then if isinstance(rule, IdempotentKey) else _REVIEW
+    asked = then if isinstance(rule, IdempotentKey) else rule
     checks = (
         (isinstance(rule, IdempotentKey | Probe | Review), "its rule is none",
          "give idempotent_key(valid_s=...), probe(fn) or review()"),
@@ -164,7 +167,7 @@ def problems_of(effect: Effect) -> list[Problem]:
         (effect.result_bytes_max >= 0, "result_bytes_max is not usable", "give 0 or more"),
         (not isinstance(rule, IdempotentKey) or rule.valid_s > max(0, effect.deadline_s),
          "its key is not valid for even one call", "give a valid_s of more than deadline_s"),
-        (not isinstance(rule, IdempotentKey) or isinstance(rule.then, Probe | Review),
+        (isinstance(then, Probe | Review),
          "what to do with an old key is not said", "give then=review() or then=probe(fn)"),
         (not isinstance(asked, Probe) or callable(asked.function), "its probe is no function", "give probe(fn)"),
     )  # fmt: skip

@@ -9,6 +9,8 @@
 | `DependencyError` | a dependency's | yes, when it comes back | partitions pause, no attempt is counted, no bound |
 | `EffectPending` | nobody's | at its deadline | the event waits in the queue until then, no attempt is counted |
 | `EffectUnknown` | nobody's | no | the event waits for a person: nobody can know whether the call was made |
+| `EffectTooLate` | the world's | yes | the call was not made; counted and tried again like any transient error |
+| `EffectMisused` | the handler's | no | like any bug of a handler: the event is dead; nothing was called by it |
 | `OwnershipLost` | nobody's | - | the work is dropped and counted: no retry, no dead letter, no commit |
 | `FatalError` | needs a person | no | the process leaves with an exit code, offsets unadvanced |
 """
@@ -102,6 +104,14 @@ class EffectUnknown(TidegateError):
     def __init__(self, effect_id: int, message: str) -> None:
         self.effect_id = effect_id
         super().__init__(message)
+
+
+class EffectTooLate(TransientError):
+    """The deadline of an effect passed before its call was made, so it was not made."""
+
+
+class EffectMisused(TidegateError):
+    """An effect is used in a way that could double or lose it; the message names the fix."""
 
 
 class OwnershipLost(TidegateError):

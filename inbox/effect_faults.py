@@ -1,0 +1,152 @@
+"""What an exception out of a call says about the call: was it surely not made? No IO; a walk over one table.
+
+Only two things are sure: the request never left (no connection, no address, no place in the pool), or the service
+answered that it refuses. Everything else (a time-out while reading, a connection that broke, a 5xx, a bug behind the
+call) leaves open whether the effect happened, and goes by the effect's rule. Whoever has a client repeat requests by
+itself takes this from it: the last try's refusal says nothing about the first one.
+"""
+
+from __future__ import annotations
+
+import enum
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, cast
+
+CHAIN_MAX: Final = 20
+"""Links of an exception's chain that are looked at: a chain may be a ring."""
+
+
+class Sureness(enum.Enum):
+    """What an exception says of the call that raised it."""
+
+    NOT_SENT = "not_sent"
+    REFUSED = "refused"
+    UNSURE = "unsure"
+
+
+def sureness(error: BaseException, not_done: Callable[[BaseException], bool] | None = None) -> Sureness:
+    """What `error` says; total. `not_done` is the effect's own word on it, heard first.
+
+    The exception, then what it was raised `from`, outermost first: the first link that the table knows decides. Of an
+    exception group every member must be sure.
+    """
+    if not_done is not None and not_done(error):
+        return Sureness.REFUSED
+    for link in _chain(error):
+        if isinstance(link, BaseExceptionGroup):
+            members = cast("BaseExceptionGroup[BaseException]", link).exceptions
+            return _least({sureness(member, not_done) for member in members})
+        said = _of_link(link)
+        if said is not None:
+            return said
+    return Sureness.UNSURE
+
+
+def _least(said: set[Sureness]) -> Sureness:
+    if Sureness.UNSURE in said:
+        return Sureness.UNSURE
+    return Sureness.REFUSED if Sureness.REFUSED in said else Sureness.NOT_SENT
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    for _ in range(CHAIN_MAX):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__
+
+
+def _of_link(link: BaseException) -> Sureness | None:
+    for cls in type(link).__mro__:
+        known = _CLIENTS.get((cls.__module__.partition(".")[0], cls.__name__))
+        if known is not None:
+            return known(link) if callable(known) else known
+    for kind, said in _BUILTIN:
+        if isinstance(link, kind):
+            return said
+    return None
+
+
+# --------------------------------------------------------------------------------------------------------- the tables
+
+UNSURE_STATUS: Final = frozenset({408, 409, 499})
+"""Of the 4xx, those that do not say "I did not do it": the server or a proxy lost patience while it was read, or a
+request with the same key is under way or was done."""
+
+
+def _of_status(status: object) -> Sureness:
+    refused = isinstance(status, int) and 400 <= status < 500 and status not in UNSURE_STATUS
+    return Sureness.REFUSED if refused else Sureness.UNSURE
+
+
+def _response(error: BaseException) -> Sureness:
+    """httpx, requests: the answer hangs on the exception."""
+    return _of_status(getattr(getattr(error, "response", None), "status_code", None))
+
+
+def _status(error: BaseException) -> Sureness:
+    return _of_status(getattr(error, "status", None))
+
+
+def _code(error: BaseException) -> Sureness:
+    return _of_status(getattr(error, "code", None))
+
+
+def _inner(error: BaseException) -> Sureness:
+    """requests and urllib wrap the reason instead of raising from it."""
+    reason: object = getattr(error, "reason", None)
+    inside: object = error.args[0] if error.args else None
+    for candidate in (reason, inside):
+        if isinstance(candidate, BaseException) and candidate is not error:
+            return _of_link(candidate) or Sureness.UNSURE
+    return Sureness.UNSURE
+
+
+_CLIENTS: Final[Mapping[tuple[str, str], Sureness | Callable[[BaseException], Sureness]]] = MappingProxyType(
+    {
+        ("httpx", "ConnectError"): Sureness.NOT_SENT,
+        ("httpx", "ConnectTimeout"): Sureness.NOT_SENT,
+        ("httpx", "PoolTimeout"): Sureness.NOT_SENT,
+        ("httpx", "UnsupportedProtocol"): Sureness.NOT_SENT,
+        ("httpx", "InvalidURL"): Sureness.NOT_SENT,
+        ("httpx", "HTTPStatusError"): _response,
+        ("httpx", "TransportError"): Sureness.UNSURE,
+        ("httpcore", "ConnectError"): Sureness.NOT_SENT,
+        ("httpcore", "ConnectTimeout"): Sureness.NOT_SENT,
+        ("httpcore", "PoolTimeout"): Sureness.NOT_SENT,
+        ("httpcore", "UnsupportedProtocol"): Sureness.NOT_SENT,
+        ("aiohttp", "ClientConnectorError"): Sureness.NOT_SENT,
+        ("aiohttp", "ConnectionTimeoutError"): Sureness.NOT_SENT,
+        ("aiohttp", "InvalidURL"): Sureness.NOT_SENT,
+        ("aiohttp", "ClientResponseError"): _status,
+        ("aiohttp", "ClientError"): Sureness.UNSURE,
+        ("requests", "HTTPError"): _response,
+        ("requests", "ConnectTimeout"): Sureness.NOT_SENT,
+        ("requests", "InvalidURL"): Sureness.NOT_SENT,
+        ("requests", "InvalidSchema"): Sureness.NOT_SENT,
+        ("requests", "MissingSchema"): Sureness.NOT_SENT,
+        ("requests", "ConnectionError"): _inner,
+        ("requests", "RequestException"): Sureness.UNSURE,
+        ("urllib3", "NewConnectionError"): Sureness.NOT_SENT,
+        ("urllib3", "NameResolutionError"): Sureness.NOT_SENT,
+        ("urllib3", "ConnectTimeoutError"): Sureness.NOT_SENT,
+        ("urllib3", "EmptyPoolError"): Sureness.NOT_SENT,
+        ("urllib3", "MaxRetryError"): _inner,
+        ("urllib3", "HTTPError"): Sureness.UNSURE,
+        ("urllib", "HTTPError"): _code,
+        ("urllib", "URLError"): _inner,
+    }
+)
+"""(top-level package, class) of HTTP clients, looked up along the exception's classes: none of them is imported."""
+
+_BUILTIN: Final[tuple[tuple[type[BaseException], Sureness], ...]] = (
+    (ConnectionRefusedError, Sureness.NOT_SENT),
+    (socket.gaierror, Sureness.NOT_SENT),
+    (ssl.SSLCertVerificationError, Sureness.NOT_SENT),
+    (OSError, Sureness.UNSURE),
+)
+"""A name that is not resolved, a port that nobody listens on, a certificate that is not the service's."""

@@ -1,0 +1,242 @@
+"""The ledger of calls to the outside: each one is written down before it is made, and its answer behind it.
+
+`Ledger(store)` serves any program that has an event loop: a worker, a job, a web request. Intents that are asked for
+meanwhile go in one statement, one commit, on a connection of their own; endings on another one, so that neither ever
+waits for a place in a pool. Owned by one event loop.
+
+What if the answer to an intent is lost? The same intent is sent once more: it waits for the first one's end, then its
+row is there and it is ours. What if that fails too? Nothing was called, the error goes to the asker, and the attempt's
+id is remembered: no attempt of this process waits for a call that never was. What if the answer to an ending is lost?
+It is sent again for as long as the ledger is open: it says the same, however often. Then the effect stays open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol, final
+
+import structlog
+
+from . import effect_findings, effects
+from .clock import Clock, SystemClock
+from .effect_call import Begun, EffectCall, Place
+from .effect_findings import Testimony
+from .effect_meeting import Asker, Meeting, Withdrawn, as_ours, ask_plainly, begun
+from .effect_rows import Call, EffectRow, Owner
+from .effect_rules import Effect
+from .effect_states import EffectState
+from .effects import Driver, Ending, Intent, Made
+from .faults import Fault, classify
+from .grouping import Grouped
+from .points import Writes, reach
+from .store import STORE_ERRORS, Store
+
+log = structlog.get_logger("tidegate.events")
+
+ENDING_AGAIN_S: Final = (0.05, 0.2, 1.0)
+"""After how long an ending is sent again: at once where a connection broke, each second while the database is away."""
+
+CLOSE_S: Final = 5.0
+"""How long endings may still take when the ledger is closed."""
+
+
+class ProviderGate(Protocol):
+    """What stands before a provider: a circuit breaker, a rate limit."""
+
+    async def admit(self, effect: Effect) -> None:
+        """Before an intent. Raises DependencyError where the provider is to be left alone."""
+        ...
+
+    def ended(self, effect: Effect, state: EffectState) -> None:
+        """A call ended: completed, failed or unknown."""
+        ...
+
+
+@final
+class OpenGate:
+    """Nothing stands before any provider."""
+
+    async def admit(self, effect: Effect) -> None: ...
+
+    def ended(self, effect: Effect, state: EffectState) -> None: ...
+
+
+@final
+class Ledger:
+    """Calls to the outside, each of them at most once for its operation. `close` it at the end."""
+
+    def __init__(
+        self, store: Store, *, ask: Asker = ask_plainly, gate: ProviderGate | None = None, clock: Clock | None = None
+    ) -> None:
+        self._store = store
+        self._ask = ask
+        self._gate: ProviderGate = gate if gate is not None else OpenGate()
+        self._clock = clock if clock is not None else SystemClock()
+        self.monotonic_s = self._clock.monotonic_s
+        self._intend_sql = effects.intend_sql(store.tables)
+        self._end_sql = effects.end_sql(store.tables)
+        self._intent_line = Line(store)
+        self._ending_line = Line(store)
+        self._intents: Grouped[Intent, Made | None] = Grouped(self._intend, self._never_called)
+        self._endings: Grouped[tuple[Call, Ending], None] = Grouped(self._end)
+        self._withdrawn = Withdrawn()
+        self._meeting = Meeting(store, self._intents.put, ask, self._withdrawn, self._clock)
+
+    def effect(
+        self,
+        effect: Effect,
+        operation_id: str,
+        *,
+        owner: str,
+        scope: str = "",
+        request: Any = None,
+        tenant: str | None = None,
+        brand: str | None = None,
+        correlation_id: str = "",
+    ) -> EffectCall:
+        """A call of a job or a web request: `async with ledger.effect(...) as effect:`.
+
+        `owner` names the job or the route. The operation is one for each (scope, owner, effect, operation id), and
+        whatever may be given the same operation id for another business needs another scope (a tenant, say).
+        """
+        whose = Owner(owner, scope=scope, tenant=tenant, brand=brand, correlation_id=correlation_id or operation_id)
+        return self.call(Call.of(effect, whose, operation_id, request))
+
+    def call(self, call: Call, place: Place | None = None) -> EffectCall:
+        """The same for a worker, which knows more of it."""
+        return EffectCall(self, call, place)
+
+    @property
+    def statements(self) -> tuple[int, int]:
+        """How many statements wrote intents and endings."""
+        return self._intents.statements, self._endings.statements
+
+    async def close(self, patience_s: float = CLOSE_S) -> None:
+        """Endings on their way are written; what cannot be within `patience_s` leaves its effect open."""
+        await self._intents.settle(0)
+        await self._endings.settle(patience_s)
+        await self._intent_line.drop()
+        await self._ending_line.drop()
+
+    # --------------------------------------------------------------------------------------------------- beginning
+
+    async def begin(self, call: Call) -> Begun | EffectRow:
+        """Write the intent down and return once it is durable, or give the row of what is done.
+
+        Raises EffectPending, EffectUnknown, OwnershipLost; DependencyError where the database is away. In all of them
+        nothing was called.
+        """
+        await self._gate.admit(call.effect)
+        asked_s = self.monotonic_s()
+        intent = Intent(call, os.urandom(16))
+        try:
+            made = await self._intents.put(intent)
+            return begun(made, intent, call.key, 1, asked_s) if made is not None else await self._meeting.meet(intent)
+        except STORE_ERRORS as error:
+            self._withdrawn.add(intent.attempt_id)
+            raise as_ours(error) from error
+        except asyncio.CancelledError:
+            self._withdrawn.add(intent.attempt_id)
+            raise
+
+    async def _intend(self, intents: Sequence[Intent]) -> Sequence[Made | None]:
+        """One group. A lost answer is asked for once more: the second one waits for the first, whose rows are ours."""
+        effect = intents[0].call.effect.name
+        reach(Writes.INTENT.value[0], effect)
+        try:
+            made = await effects.intend(await self._intent_line.driver(), self._intend_sql, intents)
+        except STORE_ERRORS as error:
+            if classify(error) is not Fault.DEPENDENCY:
+                raise
+            await self._intent_line.drop()
+            made = await effects.intend(await self._intent_line.driver(), self._intend_sql, intents)
+        reach(Writes.INTENT.value[1], effect)
+        return made
+
+    def _never_called(self, intent: Intent, made: Made | None) -> None:
+        """Whoever asked for it was cancelled meanwhile: its row says that nothing was sent."""
+        if made is not None:
+            ending = Ending(made.effect_id, intent.attempt_id, EffectState.FAILED, error="cancelled before the call")
+            self.end_later(intent.call, ending)
+
+    # ------------------------------------------------------------------------------------------------------ ending
+
+    async def end(self, call: Call, ending: Ending) -> None:
+        """Write down how an attempt ended; returns once it is durable, however long the database is away."""
+        self._gate.ended(call.effect, ending.state)
+        await self._endings.put((call, ending))
+
+    def end_later(self, call: Call, ending: Ending) -> None:
+        """The same, and nobody waits."""
+        self._gate.ended(call.effect, ending.state)
+        self._endings.enqueue((call, ending))
+
+    async def _end(self, members: Sequence[tuple[Call, Ending]]) -> Sequence[None]:
+        """One group, until it is durable: it says the same however often it is said, so a lost answer is no matter."""
+        name = members[0][0].effect.name
+        reach(Writes.COMPLETION.value[0], name)
+        tries = 0
+        while True:
+            try:
+                driver = await self._ending_line.driver()
+                written = await effects.end(driver, self._end_sql, [ending for _, ending in members])
+                await self._testify([member for member, done in zip(members, written, strict=True) if not done])
+                break
+            except STORE_ERRORS as error:
+                if classify(error) in (Fault.DATA, Fault.PROGRAM):
+                    if len(members) > 1 or members[0][1].result is None:
+                        raise
+                    members = [_without_result(*members[0], type(error).__name__)]
+                    continue
+                log.warning("effects_wait", error=type(error).__name__, endings=len(members))
+                await self._ending_line.drop()
+                await asyncio.sleep(ENDING_AGAIN_S[min(tries, len(ENDING_AGAIN_S) - 1)])
+                tries += 1
+        reach(Writes.COMPLETION.value[1], name)
+        return [None] * len(members)
+
+    async def _testify(self, members: Sequence[tuple[Call, Ending]]) -> None:
+        for call, ending in members:
+            if ending.state is not EffectState.COMPLETED:
+                continue
+            async with self._store.transaction(Writes.COMPLETION, call.effect.name) as conn:
+                said = await effect_findings.testify(conn, self._store.tables, ending)
+            if said is not Testimony.AGREES:
+                log.error(
+                    said.value,
+                    effect=call.effect.name,
+                    effect_id=ending.effect_id,
+                    handler=call.owner.name,
+                    operation_id=call.operation_id,
+                    correlation_id=call.owner.correlation_id,
+                    external_id=ending.external_id,
+                )
+
+
+def _without_result(call: Call, ending: Ending, why: str) -> tuple[Call, Ending]:
+    """The call was made, whatever the database thinks of its result."""
+    return call, replace(ending, result=None, error=f"the database refused the result ({why})")
+
+
+@final
+class Line:
+    """A connection of its own, outside the pools: made when it is needed, made anew after it broke."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._driver: Driver | None = None
+
+    async def driver(self) -> Driver:
+        """The connection."""
+        if self._driver is None or self._driver.is_closed():
+            self._driver = await self._store.database.connection()
+        return self._driver
+
+    async def drop(self) -> None:
+        """Close it."""
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.terminate()
