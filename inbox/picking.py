@@ -36,8 +36,10 @@ async def pick(
     """What may be taken up now: queued, due, at home in `homes`, and the first of its lane or alone.
 
     `handler_ids` are those that the app has: rows of others are left alone. `busy` are the rows that this process works
-    on already. A home's partition is taken modulo the topic's present count, where that is given, so that no row is
-    without an owner after a topic was made anew with fewer.
+    on already: their lanes are left out, also where a replay has put an earlier row before the one in work.
+
+    A home's partition is taken modulo the topic's present count, where that is given, so that no row is without an
+    owner after a topic was made anew with fewer.
     """
     if not homes or not handler_ids:
         return []
@@ -66,6 +68,9 @@ _PICK: Final = """
     WITH home AS MATERIALIZED (
            SELECT * FROM unnest(CAST(:topics AS text[]), CAST(:partitions AS int[]), CAST(:counts AS int[]))
                          u (topic, partition, n) WHERE partition < n),
+         busy AS MATERIALIZED (
+           SELECT f.handler, f.topic, f.lane FROM unnest(CAST(:busy AS bigint[])) u (id)
+            CROSS JOIN LATERAL (SELECT * FROM {failure} f WHERE f.id = u.id LIMIT 1) f),
          asked AS MATERIALIZED (
            SELECT h.handler, u.topic,
                   (SELECT true FROM {parked_key} p
@@ -110,6 +115,6 @@ _PICK: Final = """
                     ORDER BY f.home_partition, f.due LIMIT CAST(:some AS int))) f
             WHERE a.alone)
     SELECT f.* FROM ready CROSS JOIN LATERAL (SELECT * FROM {failure} f WHERE f.id = ready.id LIMIT 1) f
-     WHERE NOT f.id = ANY (CAST(:busy AS bigint[]))
+     WHERE NOT EXISTS (SELECT FROM busy b WHERE b.handler = f.handler AND b.topic = f.topic AND b.lane = f.lane)
      ORDER BY f.due, f.id LIMIT CAST(:limit AS int)
 """

@@ -101,6 +101,10 @@ class Crowd:
         await asyncio.gather(*[self.act(row) for row in chosen])
 
 
+def lane_of(row: Row) -> lanes.LaneKey:
+    return (row["handler"], row["topic"], row["lane"])
+
+
 def waits(row: Row) -> bool:
     return row["state"] in {"queued", "unknown"} or bool(row["holds"])
 
@@ -110,7 +114,7 @@ def counted(rows: list[Row]) -> dict[lanes.LaneKey, tuple[Any, ...]]:
     holding: defaultdict[lanes.LaneKey, list[Row]] = defaultdict(list)
     for row in rows:
         if not row["alone"] and waits(row):
-            holding[(row["handler"], row["topic"], row["lane"])].append(row)
+            holding[lane_of(row)].append(row)
     found: dict[lanes.LaneKey, tuple[Any, ...]] = {}
     for lane, held in holding.items():
         head = min(held, key=lambda row: row["seq"])
@@ -128,8 +132,9 @@ async def told(crowd: Crowd) -> dict[lanes.LaneKey, tuple[Any, ...]]:
     return {lane: values for lane, values in every.items() if values[0]}
 
 
-def pickable(rows: list[Row], homes: set[Partition], counts: dict[str, int]) -> set[int]:
+def pickable(rows: list[Row], homes: set[Partition], counts: dict[str, int], busy: list[int]) -> set[int]:
     """What may be taken up, by all rows."""
+    taken = {lane_of(row) for row in rows if row["id"] in busy}
     heads = {(lane, values[1]) for lane, values in counted(rows).items()}
     return {
         row["id"]
@@ -138,13 +143,14 @@ def pickable(rows: list[Row], homes: set[Partition], counts: dict[str, int]) -> 
         and row["due"] <= NOW
         and row["handler"] in HANDLERS
         and Partition(row["home_topic"], row["home_partition"] % counts.get(row["home_topic"], 1_000)) in homes
-        and (row["alone"] or ((row["handler"], row["topic"], row["lane"]), row["seq"]) in heads)
+        and (row["alone"] or (lane_of(row), row["seq"]) in heads)
+        and lane_of(row) not in taken
     }
 
 
-async def picked(crowd: Crowd, homes: set[Partition], counts: dict[str, int]) -> set[int]:
+async def picked(crowd: Crowd, homes: set[Partition], counts: dict[str, int], busy: list[int]) -> set[int]:
     async with crowd.db.transaction() as conn:
-        rows = await failure.pick(conn, crowd.t, HANDLERS, homes, counts, NOW, 1_000)
+        rows = await failure.pick(conn, crowd.t, HANDLERS, homes, counts, NOW, 1_000, busy)
     assert [row.id for row in rows] == [row.id for row in sorted(rows, key=lambda row: (row.due or NOW, row.id))]
     return {row.id for row in rows}
 
@@ -161,7 +167,8 @@ async def test_lanes_say_what_a_full_count_of_their_rows_says(db: Database, t: T
         assert await told(crowd) == expected, history
         homes = {Partition(topic, n) for topic in TOPICS for n in range(PARTITIONS) if crowd.random.random() < 0.5}
         counts = crowd.random.choice(({}, {"orders": 4}, {"orders": 4, "Returns": 1}))
-        assert await picked(crowd, homes, counts) == pickable(rows, homes, counts), history
+        busy = [row["id"] for row in rows if crowd.random.random() < 0.1]
+        assert await picked(crowd, homes, counts, busy) == pickable(rows, homes, counts, busy), history
         async with db.transaction() as conn:
             assert await lanes.parked(conn, t, all_keys) == expected.keys() & all_keys, history
             in_lanes = await lanes.waiting_in(conn, t, all_keys)
