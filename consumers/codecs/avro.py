@@ -21,7 +21,7 @@ from .directory import SchemaDirectory
 from .mapping import Classes, full_name_of, is_instance, named_pair, type_name
 from .plans import Plan, plan
 from .schemas import Schema, SchemaError, name_of, parse, pick_name
-from .source import SchemaSource, SchemaText
+from .source import SchemaKey, SchemaSource, SchemaText
 from .wire import FAULTS
 from .writing import Write, check_defaults, writer_of
 
@@ -110,7 +110,7 @@ class AvroCodec:
         self._settings = settings
         self._classes = Classes()
         self._plans: dict[bytes, Plan] = {}
-        self._unusable: dict[int, tuple[float, DependencyError]] = {}
+        self._unusable: dict[SchemaKey, tuple[float, DependencyError]] = {}
         self._writes: dict[tuple[str, str], tuple[bytes, Write, float]] = {}
 
     def types(self, types: Iterable[type]) -> None:
@@ -122,7 +122,7 @@ class AvroCodec:
         """Load schemas ahead of their first record. One that cannot be had now is asked for again when it is needed."""
         for schema_id in schema_ids:
             try:
-                self._plan(schema_id)
+                self._plan(framing.prefix(schema_id))
             except (RecordError, DependencyError):
                 continue
 
@@ -130,9 +130,10 @@ class AvroCodec:
         """See `Codec.decode`."""
         value = record.value or b""
         try:
-            known = self._plans.get(value[: framing.PREFIX_BYTES])
-            if known is None or framing.has_header_id(record):
-                known = self._plan(framing.schema_id(record))
+            told = framing.header_key(record)
+            if told is not None:
+                return _decoded(self._plan(told), value, 0)
+            known = self._plans.get(value[: framing.PREFIX_BYTES]) or self._plan(framing.prefix_key(value))
             return _decoded(known, value, framing.PREFIX_BYTES)
         except FAULTS as error:
             raise _malformed(error, value) from None
@@ -146,7 +147,7 @@ class AvroCodec:
             value = record.value or b""
             known = plans.get(value[:prefix_bytes])
             try:
-                if known is None or known.branches or framing.has_header_id(record):
+                if known is None or known.branches or framing.header_key(record) is not None:
                     done.append(self.decode(record))
                     continue
                 content, end = known.read(value, prefix_bytes)
@@ -167,22 +168,25 @@ class AvroCodec:
         prefix, write = self._writer(topic, name)
         return prefix + write(content)
 
-    def _plan(self, schema_id: int) -> Plan:
-        """The plan for a schema id, from memory or from the source; see `SchemaSource.by_id` for what it raises."""
-        prefix = framing.prefix(schema_id)
-        known = self._plans.get(prefix)
+    def _plan(self, key: bytes) -> Plan:
+        """The plan for the schema that a prefix or a header names, from memory or from the source.
+
+        See `framing.schema_key` and `SchemaSource` for what it raises.
+        """
+        known = self._plans.get(key)
         if known is not None:
             return known
+        schema_id = framing.schema_key(key)
         self._check_usable(schema_id)
-        text = self._source.by_id(schema_id)
+        text = self._source.by_id(schema_id) if isinstance(schema_id, int) else self._source.by_guid(schema_id)
         if text.kind != "AVRO":
             raise RecordError(Reason.SCHEMA_INCOMPATIBLE, f"schema {schema_id} is of type {text.kind}, not AVRO")
         made = plan(schema_id, self._parsed(schema_id, text), self._readers, self._classes)
         _bounded(self._plans, self._settings.schemas_max)
-        self._plans[prefix] = made
+        self._plans[key] = made
         return made
 
-    def _parsed(self, schema_id: int, text: SchemaText) -> Schema:
+    def _parsed(self, schema_id: SchemaKey, text: SchemaText) -> Schema:
         try:
             return parse(text.text, text.references)
         except SchemaError as error:
@@ -191,7 +195,7 @@ class AvroCodec:
             self._unusable[schema_id] = (self._settings.clock.monotonic_s() + self._settings.missing_ttl_s, unusable)
             raise unusable from None
 
-    def _check_usable(self, schema_id: int) -> None:
+    def _check_usable(self, schema_id: SchemaKey) -> None:
         until_s, error = self._unusable.get(schema_id, (0.0, None))
         if error is not None and self._settings.clock.monotonic_s() < until_s:
             raise error

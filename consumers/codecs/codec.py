@@ -9,6 +9,7 @@ from typing import Any, Protocol, final
 from ...inbox.clock import Clock, SystemClock
 from ...inbox.errors import DependencyError, RecordError
 from ...inbox.event import Record
+from .source import SchemaKey
 
 REGISTRY = "schema-registry"
 """The dependency's name in errors, health and metrics."""
@@ -16,11 +17,11 @@ REGISTRY = "schema-registry"
 
 @final
 class Decoded:
-    """A record's value, its type's full name ("" where it has none) and, for framed records, the writer's schema id."""
+    """A record's value, its type's full name ("" where it has none) and, for framed records, what names its schema."""
 
     __slots__ = ("schema_id", "type", "value")
 
-    def __init__(self, value: Any, type: str, schema_id: int | None = None) -> None:
+    def __init__(self, value: Any, type: str, schema_id: SchemaKey | None = None) -> None:
         self.value = value
         self.type = type
         self.schema_id = schema_id

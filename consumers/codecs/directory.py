@@ -62,6 +62,12 @@ class SchemaDirectory:
         except SchemaError as error:
             raise DependencyError(REGISTRY, f"{path.name} cannot be used: {error}") from None
 
+    def by_guid(self, guid: str) -> SchemaText:
+        """See `SchemaSource.by_guid`. Files have ids."""
+        raise RecordError(
+            Reason.UNDECODABLE, f"unsupported_framing: schema {guid} is named by its GUID, and the directory has ids"
+        )
+
     def for_writing(self, topic: str, full_name: str, declared: str | None) -> tuple[int, SchemaText]:
         """See `SchemaSource.for_writing`. The highest id wins whose root is that type or a union with it."""
         texts = self._usable()

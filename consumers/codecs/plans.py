@@ -31,6 +31,7 @@ from .mapping import (
 )
 from .scalars import SKIP, asked, is_promoted, is_same, scalar_reader, symbol_reader
 from .schemas import DEFAULT, PRIMITIVES, Named, Node, Schema, aliases_of, described, kind_of, name_of
+from .source import SchemaKey
 from .wire import Read
 from .writing import default_bytes
 
@@ -42,13 +43,13 @@ _SCALARS: Final = PRIMITIVES | {"fixed"}
 class Plan:
     """How records of one schema id are read. For a union at the top `branches` has a plan for each of its branches."""
 
-    schema_id: int
+    schema_id: SchemaKey
     type: str
     read: Read
     branches: tuple[Plan, ...] = ()
 
 
-def plan(schema_id: int, writer: Schema, readers: Mapping[str, Schema], classes: Classes) -> Plan:
+def plan(schema_id: SchemaKey, writer: Schema, readers: Mapping[str, Schema], classes: Classes) -> Plan:
     """The plan for a writer's schema; a branch that cannot be read as asked has one that refuses its records."""
     root = writer.resolve(writer.root)
     if isinstance(root, list):
@@ -57,7 +58,7 @@ def plan(schema_id: int, writer: Schema, readers: Mapping[str, Schema], classes:
     return _branch(schema_id, writer, writer.root, readers, classes)
 
 
-def _branch(schema_id: int, writer: Schema, node: Node, readers: Mapping[str, Schema], classes: Classes) -> Plan:
+def _branch(schema_id: SchemaKey, writer: Schema, node: Node, readers: Mapping[str, Schema], classes: Classes) -> Plan:
     reader = _reader_for(name_of(writer.resolve(node)), readers) or writer
     target = node if reader is writer else reader.root
     name = name_of(reader.resolve(target))

@@ -7,9 +7,11 @@ away, whatever it looks like: no connection, a timeout, 5xx, 429, 401, a proxy's
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
 
@@ -21,7 +23,7 @@ from confluent_kafka.schema_registry.error import OAuthTokenError
 from ...inbox.errors import ConfigurationError, DependencyError, RecordError
 from ...inbox.outcome import Reason
 from .codec import REGISTRY, CodecSettings
-from .source import SchemaText
+from .source import SchemaKey, SchemaText
 
 T = TypeVar("T")
 
@@ -34,6 +36,16 @@ _AWAY: Final = (httpx.HTTPError, OAuthTokenError, OSError, ValueError, TypeError
 
 class _NotFoundError(Exception):
     """The registry itself says that it does not have this."""
+
+
+class _NoRouteError(Exception):
+    """Whoever answered knows no such request: an older registry, or a proxy in front of it."""
+
+
+_NO_ROUTE: Final = frozenset({404, 405, 501})
+
+_NOBODY: Final = 2**31 - 1
+"""The highest schema id: whoever says in the registry's own words that it is not there is a registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,8 @@ class SchemaRegistry:
             # A codec lives as long as its consumer and has no end of its own: the connections end with it.
             weakref.finalize(self, client.close)
         self._lock = threading.Lock()
-        self._missing: dict[int, _Missing] = {}
+        self._missing: dict[SchemaKey, _Missing] = {}
+        self._no_guids_until_s = -math.inf
         self._away: tuple[float, DependencyError] | None = None
 
     def by_id(self, schema_id: int) -> SchemaText:
@@ -74,6 +87,28 @@ class SchemaRegistry:
                 raise self._not_found(schema_id) from None
             self._missing.pop(schema_id, None)
             return self._with_references(found)
+
+    def by_guid(self, guid: str) -> SchemaText:
+        """See `SchemaSource.by_guid`. A registry without GUIDs is asked again after `missing_ttl_s`."""
+        with self._lock:
+            self._check_missing(guid)
+            if self._settings.clock.monotonic_s() < self._no_guids_until_s:
+                raise _no_guids(guid)
+            try:
+                found = self._ask(lambda client: _checked(client.get_schema_by_guid(guid)), may_lack=True)
+            except _NotFoundError:
+                raise self._not_found(guid) from None
+            except _NoRouteError:
+                self._check_alive()
+                self._no_guids_until_s = self._settings.clock.monotonic_s() + self._settings.missing_ttl_s
+                raise _no_guids(guid) from None
+            self._missing.pop(guid, None)
+            return self._with_references(found)
+
+    def _check_alive(self) -> None:
+        """Tell a registry that lacks a request from a proxy that has none. Raises DependencyError for the latter."""
+        with suppress(_NotFoundError):
+            self._ask(lambda client: client.get_schema(_NOBODY))
 
     def for_writing(self, topic: str, full_name: str, declared: str | None) -> tuple[int, SchemaText]:
         """See `SchemaSource.for_writing`. Under the subject `<topic>-value`: the declared schema, else the latest."""
@@ -92,13 +127,13 @@ class SchemaRegistry:
                 raise self._is_away("it answered without a schema id")
             return registered.schema_id, self._with_references(_checked(registered.schema))
 
-    def _check_missing(self, schema_id: int) -> None:
+    def _check_missing(self, schema_id: SchemaKey) -> None:
         """Answer from memory where asking again is too early."""
         missing = self._missing.get(schema_id)
         if missing is not None and self._settings.clock.monotonic_s() < missing.ask_at_s:
             raise _unknown(schema_id) if missing.is_unknown else _perhaps_later(schema_id, missing)
 
-    def _not_found(self, schema_id: int) -> RecordError | DependencyError:
+    def _not_found(self, schema_id: SchemaKey) -> RecordError | DependencyError:
         """Count an answer "not found"; it makes the id unknown once it was given often enough for long enough."""
         now_s = self._settings.clock.monotonic_s()
         before = self._missing.pop(schema_id, None) or _Missing(0, now_s, now_s, is_unknown=False)
@@ -136,8 +171,11 @@ class SchemaRegistry:
         except _NotFoundError:
             raise self._is_away(f"it does not have version {version} of {subject}, which a schema refers to") from None
 
-    def _ask(self, request: Callable[[SchemaRegistryClient], T]) -> T:
-        """Ask at one URL after the other; the one that answered comes first next time."""
+    def _ask(self, request: Callable[[SchemaRegistryClient], T], *, may_lack: bool = False) -> T:
+        """Ask at one URL after the other; the one that answered comes first next time.
+
+        `may_lack`: not every registry knows this request; one that does not raises _NoRouteError.
+        """
         if self._away is not None and self._settings.clock.monotonic_s() < self._away[0]:
             raise self._away[1]
         said: list[str] = []
@@ -148,6 +186,8 @@ class SchemaRegistry:
                 if error.http_status_code == 404 and error.error_code in _NOT_FOUND_CODES:
                     self._answered(client)
                     raise _NotFoundError from None
+                if may_lack and error.http_status_code in _NO_ROUTE:
+                    raise _NoRouteError from None
                 said.append(f"status {error.http_status_code}")
             except _AWAY as error:
                 said.append(type(error).__name__)
@@ -187,11 +227,18 @@ def _checked(schema: ClientSchema) -> ClientSchema:
     return schema
 
 
-def _unknown(schema_id: int) -> RecordError:
+def _unknown(schema_id: SchemaKey) -> RecordError:
     return RecordError(Reason.UNKNOWN_SCHEMA, f"the schema registry has no schema {schema_id}")
 
 
-def _perhaps_later(schema_id: int, missing: _Missing) -> DependencyError:
+def _no_guids(guid: str) -> RecordError:
+    return RecordError(
+        Reason.UNDECODABLE,
+        f"unsupported_framing: schema {guid} is named by its GUID, and this registry does not look schemas up by GUID",
+    )
+
+
+def _perhaps_later(schema_id: SchemaKey, missing: _Missing) -> DependencyError:
     return DependencyError(
         REGISTRY,
         f"it does not have schema {schema_id} yet (asked {missing.tries} times); registries lag behind producers",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+SchemaKey: TypeAlias = int | str
+"""What a record names its schema by: the id that the registry gave it, or its GUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,15 @@ class SchemaSource(Protocol):
         Raises:
             RecordError: `unknown_schema`: there is none, after all the patience that was configured.
             DependencyError: the source is away, or the id may still turn up.
+        """
+        ...
+
+    def by_guid(self, guid: str) -> SchemaText:
+        """The schema with this GUID, the same in every registry.
+
+        Raises:
+            RecordError: `unknown_schema`, as in `by_id`; `undecodable` where this source has no GUIDs.
+            DependencyError: as in `by_id`.
         """
         ...
 
