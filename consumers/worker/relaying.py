@@ -149,14 +149,25 @@ class Relay:
                 return
 
     async def _sent_or_smaller(self, rows: list[outbox.Outgoing]) -> list[SendResult]:
-        """An answer for each row. A letter that its topic finds too large goes with less in it, until one is taken."""
-        going = {n: Outgoing(row.topic, row.key, row.payload, row.headers) for n, row in enumerate(rows)}
-        results: dict[int, SendResult] = {}
-        while going:
-            results |= zip(going, await self._producer.send([*going.values()]), strict=True)
-            refused = [n for n in going if results[n].answer is SendAnswer.TOO_LARGE and rows[n].kind == "letter"]
-            going = {n: record for n in refused if (record := _smaller(going[n])) is not None}
-        return [results[n] for n in range(len(rows))]
+        """An answer for each row.
+
+        A broker refuses a batch as a whole, so "too large" may mean a neighbour: each of them is sent once more, alone.
+        """
+        records = [Outgoing(row.topic, row.key, row.payload, row.headers) for row in rows]
+        results = list(await self._producer.send(records))
+        for n, row in enumerate(rows):
+            if results[n].answer is SendAnswer.TOO_LARGE:
+                results[n] = await self._sent_alone(records[n], is_letter=row.kind == "letter")
+        return results
+
+    async def _sent_alone(self, record: Outgoing, *, is_letter: bool) -> SendResult:
+        """A letter that its topic finds too large goes with less in it, until one is taken or nothing is left."""
+        while True:
+            (result,) = await self._producer.send([record])
+            smaller = _smaller(record) if is_letter and result.answer is SendAnswer.TOO_LARGE else None
+            if smaller is None:
+                return result
+            record = smaller
 
     def _is_stuck(self, row: outbox.Outgoing) -> bool:
         return row.topic in self._blocked_until or (row.topic, row.key) in self._blocked_until
