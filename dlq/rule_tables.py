@@ -145,7 +145,7 @@ def _by_status(exc: BaseException, now: Now) -> Decision:
     status = next((number for number in found if isinstance(number, int)), None)
     if status in RETRIED_STATUS:
         return Transient(after_s=retry_after_s(exc, now), because=f"the server answered {status}: not now")
-    return DeadNow(Reason.REJECTED, f"the server answered {status or 'no'}" if status else "the server refused it")
+    return DeadNow(Reason.REJECTED, "the server refused it" if status is None else f"the server answered {status}")
 
 
 _STATUS_SAYS: Final = (
