@@ -44,6 +44,8 @@ TRANSITIONS: Final[Mapping[tuple[FailureState | None, Act], FailureState | None]
         (FailureState.DEAD, Act.DISCARD): FailureState.DISCARDED,
         (FailureState.UNKNOWN, Act.RESOLVE): FailureState.QUEUED,
         (FailureState.UNKNOWN, Act.DISCARD): FailureState.DISCARDED,
+        # A person says that it was done without its handler.
+        (FailureState.UNKNOWN, Act.COMPLETE): NO_ROW,
         # A linked row is touched by no act of its own: it ends with its original, when that one completes.
         (FailureState.LINKED, Act.COMPLETE): NO_ROW,
     }

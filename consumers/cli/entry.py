@@ -22,6 +22,7 @@ from . import checking, handlers, lagging, restoring, running, showing, topics
 from .dlq import dlq_app
 from .options import ERR, OUT, AppOption, ConfigOption, ConsumerOption, JsonOption
 from .preparing import choose, chosen, judge, prepare, settings_only
+from .review import review_app
 
 DATABASE = ("database.url",)
 BOTH = ("database.url", "kafka.bootstrap_servers")
@@ -131,6 +132,7 @@ app.add_typer(topic_app, name="topic")
 handlers_app = typer.Typer(no_args_is_help=True, help="See the handlers that the database knows; discard one.")
 app.add_typer(handlers_app, name="handlers")
 app.add_typer(dlq_app, name="dlq")
+app.add_typer(review_app, name="review")
 
 
 @topic_app.command(name="reset")

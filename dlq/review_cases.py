@@ -1,0 +1,176 @@
+"""What waits for a person: events of unknown outcome with the call that nobody knows the end of. Reads only.
+
+An event stands under its row's number. A call of which nobody knows, and that no row waits for (a web request's, say,
+or one whose event is about to be read again), stands under `effect:` and its own number.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ..inbox.effect_states import EffectState, Resolution
+from ..inbox.errors import TidegateError
+from ..inbox.outcome import FailureState
+from ..inbox.tables import Tables
+from .permission import Place
+from .selection import Entry, Filter, entries, find
+
+EFFECT: Final = "effect:"
+"""Begins the reference of a call that stands alone."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectShown:
+    """A call as a person sees it; its result only where it is asked for."""
+
+    id: int
+    row_version: int
+    state: EffectState
+    resolution: Resolution | None
+    owner: str
+    name: str
+    operation_id: str
+    rule: str
+    provider: str
+    key: str
+    key_no: int
+    attempts: int
+    probes: int
+    intended_at: datetime.datetime
+    deadline: datetime.datetime
+    due: datetime.datetime
+    external_id: str | None
+    second_external_id: str | None
+    result: Any
+    error: str
+    consumer: str
+    event_id: bytes | None
+    tenant: str | None
+    brand: str | None
+    correlation_id: str
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody knows yet whether it was done."""
+        return self.state in (EffectState.INTENDED, EffectState.UNKNOWN)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Something that waits for a person: an event's row, a call, or both."""
+
+    entry: Entry | None
+    effect: EffectShown | None
+
+    @property
+    def reference(self) -> str:
+        """What a person names it by."""
+        if self.entry is not None:
+            return str(self.entry.id)
+        assert self.effect is not None, "a case is an event, a call, or both"
+        return f"{EFFECT}{self.effect.id}"
+
+    @property
+    def place(self) -> Place:
+        """Where it is, for permission and audit."""
+        e, f = self.entry, self.effect
+        if e is not None:
+            return Place(e.consumer, e.handler, e.tenant, e.brand, e.id, e.event_id, e.correlation_id, e.operation_id)
+        assert f is not None, "a case is an event, a call, or both"
+        return Place(f.consumer, f.owner, f.tenant, f.brand, None, f.event_id, f.correlation_id, f.operation_id)
+
+
+async def cases(conn: AsyncConnection, t: Tables, wanted: Filter, *, after: int = 0, limit: int = 100) -> list[Case]:
+    """Events that wait, oldest first, behind the row number `after`."""
+    found = await entries(conn, t, _waiting(wanted), after=after, limit=limit)
+    return await _with_effects(conn, t, found)
+
+
+async def lone_effects(conn: AsyncConnection, t: Tables, consumer: str | None, *, limit: int = 100) -> list[Case]:
+    """Calls of unknown end that no row waits for, oldest first."""
+    e, f = t.effect.c, t.failure.c
+    waited_for = sa.exists().where(f.effect_id == e.id, f.state.in_(["unknown", "queued"]))
+    chosen = _shown(t).where(e.state == EffectState.UNKNOWN.value, sa.not_(waited_for)).order_by(e.due).limit(limit)
+    if consumer is not None:
+        chosen = chosen.where(e.consumer == consumer)
+    return [Case(None, _effect(row)) for row in (await conn.execute(chosen)).mappings()]
+
+
+async def named(conn: AsyncConnection, t: Tables, reference: str) -> Case:
+    """The case of this reference, whatever its state. Raises TidegateError where there is none, or several."""
+    if reference.startswith(EFFECT):
+        return Case(None, await _lone(conn, t, reference))
+    found = (await find(conn, t, [reference]))[reference]
+    if len(found) != 1:
+        several = ", ".join(f"{entry.id} ({entry.consumer}/{entry.handler})" for entry in found)
+        raise TidegateError(
+            f"{reference} stands for several: {several}" if found else f"nothing is known as {reference}"
+        )
+    (case,) = await _with_effects(conn, t, found)
+    return case
+
+
+async def waiting_for(conn: AsyncConnection, t: Tables, effect_ids: Collection[int]) -> list[tuple[int, int]]:
+    """The rows (id, version) of events that wait for a person because of these calls."""
+    f = t.failure.c
+    rows = await conn.execute(
+        sa.select(f.id, f.row_version)
+        .where(f.effect_id.in_(sorted(effect_ids)), f.state == FailureState.UNKNOWN.value)
+        .order_by(f.id)
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def _waiting(wanted: Filter) -> Filter:
+    return replace(wanted, state=FailureState.UNKNOWN)
+
+
+async def _with_effects(conn: AsyncConnection, t: Tables, found: Sequence[Entry]) -> list[Case]:
+    f, e = t.failure.c, t.effect.c
+    rows = await conn.execute(
+        sa.select(f.id, f.effect_id).where(f.id.in_([entry.id for entry in found]), f.effect_id.is_not(None))
+    )
+    effect_of: dict[int, int] = {row[0]: row[1] for row in rows}
+    shown = (await conn.execute(_shown(t).where(e.id.in_(sorted(set(effect_of.values())))))).mappings()
+    effects = {row["id"]: _effect(row) for row in shown}
+    return [Case(entry, effects.get(effect_of.get(entry.id, 0))) for entry in found]
+
+
+async def _lone(conn: AsyncConnection, t: Tables, reference: str) -> EffectShown:
+    number = reference.removeprefix(EFFECT)
+    if not _NUMBER.fullmatch(number):
+        raise TidegateError(f"{reference!r} names no call: give {EFFECT} and its number")
+    row = (await conn.execute(_shown(t).where(t.effect.c.id == int(number)))).mappings().one_or_none()
+    if row is None:
+        raise TidegateError(f"nothing is known as {reference}")
+    return _effect(row)
+
+
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+
+_COLUMNS: Final = (
+    *("id", "row_version", "state", "resolution", "owner", "name", "operation_id", "rule", "provider", "key", "key_no"),
+    *("attempts", "probes", "intended_at", "deadline", "due", "external_id", "second_external_id", "result", "error"),
+    *("consumer", "event_id", "tenant", "brand", "correlation_id"),
+)
+
+
+def _shown(t: Tables) -> sa.Select[Any]:
+    return sa.select(*[t.effect.c[name] for name in _COLUMNS])
+
+
+def _effect(row: sa.RowMapping) -> EffectShown:
+    columns: dict[str, Any] = {str(name): value for name, value in row.items()}
+    resolution = columns["resolution"]
+    columns["state"] = EffectState(columns["state"])
+    columns["resolution"] = None if resolution is None else Resolution(resolution)
+    return EffectShown(**columns)
