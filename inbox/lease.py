@@ -25,6 +25,7 @@ from typing import Final, final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .clock import Clock
+from .points import Writes
 from .store import STORE_ERRORS, Store
 from .tables import Tables
 
@@ -143,7 +144,7 @@ class Leaseholder:
         if lease is None:
             return
         try:
-            async with self._store.transaction() as conn:
+            async with self._store.transaction(Writes.LEASE) as conn:
                 await release(conn, self._store.tables, lease)
         except STORE_ERRORS:
             return
@@ -151,9 +152,9 @@ class Leaseholder:
     async def _ask(self, now_s: float) -> Lease | None:
         t = self._store.tables
         if self._lease is not None and self._lease.until_s > now_s:
-            async with self._store.transaction() as conn:
+            async with self._store.transaction(Writes.LEASE) as conn:
                 renewed = await renew(conn, t, self._lease, ttl_s=self._ttl_s, asked_s=now_s)
             if renewed is not None:
                 return renewed
-        async with self._store.transaction() as conn:
+        async with self._store.transaction(Writes.LEASE) as conn:
             return await acquire(conn, t, self._name, self._holder, ttl_s=self._ttl_s, asked_s=now_s)

@@ -83,6 +83,12 @@ class Point(enum.StrEnum):
     AFTER_GIVE_BACK = "after_give_back"
     BEFORE_TOPIC = "before_topic"
     AFTER_TOPIC = "after_topic"
+    BEFORE_SUSPECT = "before_suspect"
+    AFTER_SUSPECT = "after_suspect"
+    BEFORE_LEASE = "before_lease"
+    AFTER_LEASE = "after_lease"
+    BEFORE_BREAKER = "before_breaker"
+    AFTER_BREAKER = "after_breaker"
     BEFORE_REGISTER = "before_register"
     AFTER_REGISTER = "after_register"
     BEFORE_RELEASE = "before_release"
@@ -130,6 +136,12 @@ class Writes(enum.Enum):
     """A takeover that Kafka did not confirm."""
     TOPIC = (Point.BEFORE_TOPIC, Point.AFTER_TOPIC)
     """What a topic's name stands for."""
+    SUSPECT = (Point.BEFORE_SUSPECT, Point.AFTER_SUSPECT)
+    """The mark of what is handled alone."""
+    LEASE = (Point.BEFORE_LEASE, Point.AFTER_LEASE)
+    """Who does what only one may do."""
+    BREAKER = (Point.BEFORE_BREAKER, Point.AFTER_BREAKER)
+    """What replicas know of a provider."""
     REGISTER = (Point.BEFORE_REGISTER, Point.AFTER_REGISTER)
     """The app's handlers, at the start of a process."""
     RELEASE = (Point.BEFORE_RELEASE, Point.AFTER_RELEASE)

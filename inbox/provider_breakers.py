@@ -22,6 +22,7 @@ from . import breaker_rows
 from .breaker_phase import Phase
 from .clock import Clock
 from .errors import DependencyError
+from .points import Writes
 from .store import STORE_ERRORS, Store
 
 LOOK_S: Final = 1.0
@@ -153,7 +154,7 @@ class ProviderBreakers:
             if self._clock.monotonic_s() < view.due_s:
                 return False
             wait_s = self._policy.retry_after_s
-            async with self._store.transaction() as conn:
+            async with self._store.transaction(Writes.BREAKER) as conn:
                 mine = await breaker_rows.claim_try(
                     conn, self._store.tables, _row(provider), view.changes, retry_after_s=wait_s
                 )
@@ -168,7 +169,7 @@ class ProviderBreakers:
     async def _settle(self, provider: str, view: _View, ok: bool, why: str) -> None:
         mine, view.trying = view.trying, None
         assert mine is not None, "asked by the caller"
-        async with self._store.transaction() as conn:
+        async with self._store.transaction(Writes.BREAKER) as conn:
             await breaker_rows.settle(
                 conn, self._store.tables, _row(provider), mine, ok=ok, why=why, retry_after_s=self._policy.retry_after_s
             )
@@ -176,7 +177,7 @@ class ProviderBreakers:
 
     async def _trip(self, provider: str, view: _View, why: str) -> None:
         text = f"{view.failures} calls in a row without an answer, the last one: {why or 'no word'}"
-        async with self._store.transaction() as conn:
+        async with self._store.transaction(Writes.BREAKER) as conn:
             await breaker_rows.trip(
                 conn, self._store.tables, _row(provider),
                 why=text, failures=view.failures, retry_after_s=self._policy.retry_after_s,

@@ -27,6 +27,7 @@ from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead, Reason, Retry, Skipped, Unknown
+from ...inbox.points import Point, reach
 from ...inbox.store import STORE_ERRORS, Store
 from ..app import Command
 from ..engine.signals import LaneItem
@@ -264,8 +265,10 @@ class CommandRunner:
         tx = LazyTx(self._store, self._consumer, item.partition, holding.fence_epoch)
         publication = Publication(self._encoder, bound.command.name, event)
         context = HandlerContext(event, number, tx, publication)
+        reach(Point.BEFORE_HANDLER, bound.command.name)
         with self._running.handling(bound.command.name, event):
             outcome = await guarded(self._mediator.carry_out(bound.command, context, made), bound.command.deadline_s)
+        reach(Point.AFTER_HANDLER, bound.command.name)
         await tx.seal()
         if isinstance(outcome, Raised):
             await tx.close(outcome.error)
@@ -320,6 +323,7 @@ class CommandRunner:
             if claimed.taken.get(event.event_id, event.payload_hash) != event.payload_hash:
                 return Ended(fate=conflict_fate(CONFLICT, bound.command.policy, 1))
             return Ended(claimed=True, repeat=True)
+        reach(Point.CLAIMED, bound.command.name)
         if finish is not None:
             await finish(conn)
         await outbox.put(conn, tables, list(outgoing))

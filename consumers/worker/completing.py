@@ -26,7 +26,7 @@ from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
 from ...inbox.moving import Points, behind, judge, raise_checkpoints
 from ...inbox.outcome import Dead, Reason
-from ...inbox.points import Writes
+from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
 from ..engine.signals import Finished
 from .completion import COMMAND_VERSION, Completion
@@ -285,6 +285,7 @@ class Completer:
                 fresh.setdefault(member.item.event.event_id, member.item.event.payload_hash)
         rows = sorted(fresh.items())
         claimed = await claim.claim(conn, self._tables, handler_id, COMMAND_VERSION, rows, optimistic=False)
+        reach(Point.CLAIMED, members[0].track)
         ours = set(fresh if claimed.new is None else claimed.new)
         hashes = {**fresh, **claimed.taken}
         return [member for member in members if member not in group.again and _is_ours(group, member, ours, hashes)]

@@ -33,7 +33,7 @@ from ...inbox.holding import Holding, Holdings
 from ...inbox.identity import key_hash16
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead
-from ...inbox.points import Writes
+from ...inbox.points import Point, Writes, reach
 from ...inbox.scope import Scope
 from ...inbox.store import STORE_ERRORS, Store
 from ..client.ports import Chunk, Part, Rejected
@@ -216,6 +216,7 @@ class Receiver:
                     raise
                 log.warning("probe_waits", partition=str(part.partition), error=type(error).__name__)
                 await self._wait_for("postgresql")
+        reach(Point.PROBED)
         return {name: self._left(name, its, events, known) for name, its in wanted.items()} if known else wanted
 
     async def _look_for_parked(self, conn: AsyncConnection, part: Part) -> None:
