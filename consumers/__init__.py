@@ -9,6 +9,7 @@ from ..inbox.errors import DependencyError, RecordError, RetryLater, TransientEr
 from ..inbox.event import Event, Partition, Record
 from ..inbox.outcome import Dead, Reason, Retry, Skipped, Unknown
 from ..inbox.scope import Scope, cloudevents, field, header, position
+from ..projections.newer import write_newer, write_newer_blocking
 from .app import App, Consumer
 from .codecs.avro import Avro
 from .codecs.json import Json
@@ -50,4 +51,6 @@ __all__ = [
     "review_on",
     "skip_on",
     "stop_on",
+    "write_newer",
+    "write_newer_blocking",
 ]

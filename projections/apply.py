@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import final
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..dlq.burial import Burial
@@ -29,6 +30,7 @@ from ..inbox.points import Writes
 from ..inbox.store import STORE_ERRORS, Store
 from .attempt import Attempt, Result
 from .batch import Batch, BoundProjection, Projected
+from .keeping import hidden
 from .rows import Rows
 from .settling import Breakers, ConflictsFound, NoBreakers, Settler
 from .steps import Steps
@@ -114,7 +116,12 @@ class Applier:
             await self._steps.open(conn, attempt, projections)
             for bound in projections:
                 await self._savepoint(conn, attempt, bound)
-            await self._steps.close(conn, attempt)
+            try:
+                await self._steps.close(conn, attempt)
+            except DBAPIError as error:
+                if not attempt.alone:
+                    raise
+                raise _Left(projections[0], hidden(error)) from error
 
     async def _savepoint(self, conn: AsyncConnection, attempt: Attempt, bound: BoundProjection) -> None:
         """One projection's part. Alone it needs no savepoint: its failure undoes the whole transaction."""
@@ -130,7 +137,10 @@ class Applier:
             attempt.forget(bound)
             return
         if savepoint is not None:
-            await savepoint.commit()
+            try:
+                await savepoint.commit()
+            except DBAPIError as error:
+                raise _Left(bound, hidden(error)) from error
 
     async def _project(self, conn: AsyncConnection, attempt: Attempt, bound: BoundProjection) -> None:
         """Steps 4 and 5: claims, then the user's function on what is new."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol, final
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..dlq.guard import HandlerRaised
@@ -31,6 +32,7 @@ from ..inbox.store import STORE_ERRORS, Store
 from .attempt import Attempt, Result
 from .batch import Batch, BoundProjection, Projected
 from .fates import Died
+from .keeping import hidden
 from .search import Search
 from .steps import Steps
 from .verdicts import Admitted
@@ -169,7 +171,8 @@ class Settler:
     async def _try_pieces(self, conn: AsyncConnection, bound: BoundProjection, search: Search) -> Projected:
         """Good pieces stay, so that later events meet what earlier ones wrote; a bad one is undone.
 
-        The connection goes with a piece that ran past its deadline inside a statement: then the pass is over.
+        The connection goes with a piece that ran past its deadline inside a statement, the whole transaction with one
+        that hid an error of the database: then the pass is over.
         """
         outgoing: list[NewOutgoing] = []
         stale = 0
@@ -185,7 +188,11 @@ class Settler:
                 if is_over:
                     raise _Unsettled from raised
                 continue
-            await savepoint.commit()
+            try:
+                await savepoint.commit()
+            except DBAPIError as error:
+                search.failed(await self._decision(bound, hidden(error)), hidden(error))
+                raise _Unsettled from error
             search.went_well()
             outgoing += projected.outgoing
             stale += projected.stale

@@ -21,12 +21,11 @@ from ...inbox.database import Database
 from ...inbox.errors import RecordError, TransientError
 from ...inbox.event import Event, Record
 from ...inbox.holding import Holdings
-from ...inbox.outbox import NewOutgoing
 from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.tables import tables
 from ...projections.apply import Applier
-from ...projections.batch import BoundProjection
+from ...projections.batch import BoundProjection, Ran
 from ...projections.projection import Projection
 from .. import letter_topics
 from ..app import App, Consumer
@@ -245,15 +244,15 @@ class Assembly:
         wants = read_wants(projection.function)
         mediator, encoder, running, name = self._mediator, self._encoder, self._running, projection.name
 
-        async def project(events: Sequence[Event[Any]], tx: AsyncConnection) -> Sequence[NewOutgoing]:
+        async def project(events: Sequence[Event[Any]], tx: AsyncConnection) -> Ran:
             publication, open_tx = Publication(encoder, name, events[-1]), OpenTx(tx)
             context = HandlerContext(events[-1], 1, open_tx, publication)
             try:
                 with running.handling(name, events[0]):
-                    await mediator.call(projection.function, wants, (events, tx), context)
+                    returned = await mediator.call(projection.function, wants, (events, tx), context)
             finally:  # a thread that runs on past its deadline must not write into what the others commit
                 await open_tx.seal()
-            return publication.outgoing
+            return Ran(publication.outgoing, returned)
 
         return BoundProjection(projection, self._registered.handler_ids[name], project)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.batches import BatchDesk, RefusedError, Trouble, batch, of
@@ -28,7 +30,7 @@ async def test_one_failure_in_a_batch_drops_and_repeats_none_of_its_neighbours(d
     """
     trouble = Trouble()
     revenue = await desk.declare("revenue", CONTINUE, trouble)
-    special = {4: {"permanent": True}, 7: {"transient": 1}}
+    special: dict[int, dict[str, Any]] = {4: {"permanent": True}, 7: {"transient": 1}}
     events = [of(n, f"k{n}", **special.get(n, {})) for n in range(10)]
     assert await desk.applier(revenue).apply(batch(*events)) == set()
     assert await desk.applied() == [f"e{n}" for n in range(10) if n != 4]
@@ -150,7 +152,7 @@ async def test_a_skipped_event_is_claimed_and_counted_and_not_applied(desk: Batc
 @pytest.mark.parametrize(
     "value", [{"permanent": True}, {"unknown": True}, {"transient": 100}], ids=lambda value: next(iter(value))
 )
-async def test_stop_leaves_nothing_of_the_batch_behind(desk: BatchDesk, value: dict[str, object]) -> None:
+async def test_stop_leaves_nothing_of_the_batch_behind(desk: BatchDesk, value: dict[str, Any]) -> None:
     policy = FailurePolicy("stop", RetryPolicy(attempts_max=3, base_s=0.001))
     applier = desk.applier(await desk.declare("revenue", policy, Trouble()))
     with pytest.raises(FatalError, match="on_failure='stop'"):
