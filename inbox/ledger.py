@@ -50,8 +50,8 @@ class ProviderGate(Protocol):
         """Before an intent. Raises DependencyError where the provider is to be left alone."""
         ...
 
-    def ended(self, effect: Effect, state: EffectState) -> None:
-        """A call ended: completed, failed or unknown."""
+    def ended(self, effect: Effect, answered: bool | None) -> None:
+        """A call ended: whether the provider answered it; None says nothing about that."""
         ...
 
 
@@ -61,7 +61,7 @@ class OpenGate:
 
     async def admit(self, effect: Effect) -> None: ...
 
-    def ended(self, effect: Effect, state: EffectState) -> None: ...
+    def ended(self, effect: Effect, answered: bool | None) -> None: ...
 
 
 @final
@@ -145,7 +145,7 @@ class Ledger:
     async def _intend(self, intents: Sequence[Intent]) -> Sequence[Made | None]:
         """One group. A lost answer is asked for once more: the second one waits for the first, whose rows are ours."""
         effect = intents[0].call.effect.name
-        reach(Writes.INTENT.value[0], effect)
+        reach(Writes.INTENT.before, effect)
         try:
             made = await effects.intend(await self._intent_line.driver(), self._intend_sql, intents)
         except STORE_ERRORS as error:
@@ -153,7 +153,7 @@ class Ledger:
                 raise
             await self._intent_line.drop()
             made = await effects.intend(await self._intent_line.driver(), self._intend_sql, intents)
-        reach(Writes.INTENT.value[1], effect)
+        reach(Writes.INTENT.after, effect)
         return made
 
     def _never_called(self, intent: Intent, made: Made | None) -> None:
@@ -166,18 +166,18 @@ class Ledger:
 
     async def end(self, call: Call, ending: Ending) -> None:
         """Write down how an attempt ended; returns once it is durable, however long the database is away."""
-        self._gate.ended(call.effect, ending.state)
+        self._gate.ended(call.effect, ending.answered)
         await self._endings.put((call, ending))
 
     def end_later(self, call: Call, ending: Ending) -> None:
         """The same, and nobody waits."""
-        self._gate.ended(call.effect, ending.state)
+        self._gate.ended(call.effect, ending.answered)
         self._endings.enqueue((call, ending))
 
     async def _end(self, members: Sequence[tuple[Call, Ending]]) -> Sequence[None]:
         """One group, until it is durable: it says the same however often it is said, so a lost answer is no matter."""
         name = members[0][0].effect.name
-        reach(Writes.COMPLETION.value[0], name)
+        reach(Writes.COMPLETION.before, name)
         tries = 0
         while True:
             try:
@@ -195,7 +195,7 @@ class Ledger:
                 await self._ending_line.drop()
                 await asyncio.sleep(ENDING_AGAIN_S[min(tries, len(ENDING_AGAIN_S) - 1)])
                 tries += 1
-        reach(Writes.COMPLETION.value[1], name)
+        reach(Writes.COMPLETION.after, name)
         return [None] * len(members)
 
     async def _testify(self, members: Sequence[tuple[Call, Ending]]) -> None:

@@ -147,6 +147,16 @@ class Writes(enum.Enum):
     RELEASE = (Point.BEFORE_RELEASE, Point.AFTER_RELEASE)
     """A clean end."""
 
+    @property
+    def before(self) -> Point:
+        """Everything is written, nothing is durable."""
+        return self.value[0]
+
+    @property
+    def after(self) -> Point:
+        """Everything is durable, nobody was told."""
+        return self.value[1]
+
 
 @final
 class Fuse:
@@ -199,8 +209,7 @@ def between(
 
 @asynccontextmanager
 async def _between(writes: Writes, transaction: AbstractAsyncContextManager[T], of: str) -> AsyncGenerator[T]:
-    before, after = writes.value
     async with transaction as conn:
         yield conn
-        reach(before, of)
-    reach(after, of)
+        reach(writes.before, of)
+    reach(writes.after, of)

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncTransaction
 from ...inbox import fence
 from ...inbox.errors import OwnershipLost, TransientError
 from ...inbox.event import Partition
-from ...inbox.points import Point, reach
+from ...inbox.points import Writes, reach
 from ...inbox.store import Store
 from ..context import Tx
 
@@ -121,9 +121,9 @@ class LazyTx:
     async def commit(self) -> None:
         """Make everything durable. An error here leaves open whether it is: the claim decides at the next attempt."""
         if self._conn is not None:
-            reach(Point.BEFORE_TX)
+            reach(Writes.TX.before)
             await self._conn.commit()
-            reach(Point.AFTER_TX)
+            reach(Writes.TX.after)
 
     async def close(self, error: BaseException | None = None) -> None:
         """Give the connection back; what was not committed is undone."""
