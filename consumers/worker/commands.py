@@ -292,7 +292,7 @@ class CommandRunner:
             await tx.close()
             return Ended(fate=ENDED_ITSELF)
         try:
-            ended = await self._complete_in(tx, bound, event, outgoing, finish, row_id)
+            ended = await self._complete_in(tx, bound, event, Ended(outgoing, skipped=skipped), finish, row_id)
         except BaseException as error:
             await tx.close(error)
             raise
@@ -304,7 +304,7 @@ class CommandRunner:
         tx: LazyTx,
         bound: BoundCommand,
         event: Event[Any],
-        outgoing: tuple[outbox.NewOutgoing, ...],
+        ended: Ended,
         finish: Finish | None,
         row_id: int,
     ) -> Ended:
@@ -326,9 +326,9 @@ class CommandRunner:
         reach(Point.CLAIMED, bound.command.name)
         if finish is not None:
             await finish(conn)
-        await outbox.put(conn, tables, list(outgoing))
+        await outbox.put(conn, tables, list(ended.outgoing))
         await tx.commit()
-        return Ended(outgoing, claimed=True)
+        return replace(ended, claimed=True)
 
     def _holding(self, item: LaneItem) -> Holding:
         holding = self._holdings.current(item.partition, item.epoch)
