@@ -21,6 +21,7 @@ from .effect_states import EffectState
 from .effects import Ending, Made
 from .errors import EffectMisused, EffectPending, EffectTooLate, EffectUnknown
 from .points import Point, reach
+from .provider_answers import answered
 from .safe_text import safe_text
 
 TIMEOUT_MIN_S: Final = 0.001
@@ -236,11 +237,11 @@ class EffectCall:
 
     def _without_a_word(self, error: BaseException | None) -> Ending:
         if error is None:
-            return self._ending(EffectState.UNKNOWN, error=UNSAID)
+            return self._ending(EffectState.UNKNOWN, error=UNSAID, answered=None)
         sure = self._too_late and not self._timed and isinstance(error, EffectTooLate)
         said = sureness(error, self._call.effect.not_done)
         state = EffectState.FAILED if sure or said is not Sureness.UNSURE else EffectState.UNKNOWN
-        return self._ending(state, error=f"the call ended with {type(error).__name__}")
+        return self._ending(state, error=f"the call ended with {type(error).__name__}", answered=answered(error))
 
     def _by_rule(self, error: BaseException | None) -> None:
         """What the body's end means: the exception goes on where the same key makes another call safe."""
@@ -269,10 +270,16 @@ class EffectCall:
             raise EffectMisused(f"{self}: only one of complete() and refused() counts, and it was called already")
 
     def _ending(
-        self, state: EffectState, result: str | None = None, external_id: str | None = None, error: str = ""
+        self,
+        state: EffectState,
+        result: str | None = None,
+        external_id: str | None = None,
+        error: str = "",
+        *,
+        answered: bool | None = True,
     ) -> Ending:
         begun = self._attempt
-        return Ending(begun.made.effect_id, begun.attempt_id, state, result, external_id, error)
+        return Ending(begun.made.effect_id, begun.attempt_id, state, result, external_id, error, answered)
 
 
 UNSAID: Final = "it was left without complete() or refused(): say one of them, directly behind the call"

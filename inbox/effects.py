@@ -58,7 +58,10 @@ class Made:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Ending:
-    """How an attempt ended: `state` is completed (evidence), failed (surely not done) or unknown."""
+    """How an attempt ended: `state` is completed (evidence), failed (surely not done) or unknown.
+
+    `answered` is not written: whether the provider did, for its breaker; None says nothing about it.
+    """
 
     effect_id: int
     attempt_id: bytes
@@ -66,6 +69,7 @@ class Ending:
     result: str | None = None
     external_id: str | None = None
     error: str = ""
+    answered: bool | None = None
 
 
 # ------------------------------------------------------------------------------------------------- grouped statements
