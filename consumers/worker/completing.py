@@ -50,6 +50,10 @@ class Progress(Protocol):
         """There may be something to relay."""
         ...
 
+    def queued(self) -> None:
+        """Rows were put that the slow way may take up."""
+        ...
+
     def lost(self, partition: Partition, epoch: int) -> None:
         """The fence did not come back."""
         ...
@@ -309,6 +313,7 @@ class Completer:
         """The commit was answered: tell the engine, remember the checkpoints, trust look-ups again."""
         if lanes := [lane for member in group.durable if (lane := member.lane) is not None]:
             self._parked.committed(lanes)
+            self._progress.queued()
         for move in group.moves:
             holding = group.holdings[Partition(move.topic, move.partition)]
             holding.checkpoints[(move.handler_id, move.version)] = move.new

@@ -14,9 +14,10 @@ from .worker import Worker
 class EngineProgress:
     """The engine behind the worker, as the completer sees it."""
 
-    def __init__(self, worker: Worker, wake_relay: Callable[[], None]) -> None:
+    def __init__(self, worker: Worker, wake_relay: Callable[[], None], wake_slow_way: Callable[[], None]) -> None:
         self._worker = worker
         self._wake_relay = wake_relay
+        self._wake_slow_way = wake_slow_way
 
     def prospect(self, track: str, partition: Partition, epoch: int, offsets: Sequence[int]) -> int | None:
         """The commit point of the track if these offsets were finished; None for a stale epoch."""
@@ -30,6 +31,10 @@ class EngineProgress:
     def wrote_outbox(self) -> None:
         """There may be something to relay."""
         self._wake_relay()
+
+    def queued(self) -> None:
+        """The slow way may have something to take up."""
+        self._wake_slow_way()
 
     def lost(self, partition: Partition, epoch: int) -> None:
         """The fence did not come back."""

@@ -21,6 +21,7 @@ from ...inbox.database import Database
 from ...inbox.errors import RecordError, TransientError
 from ...inbox.event import Event, Record
 from ...inbox.holding import Holdings
+from ...inbox.ledger import Ledger
 from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.tables import tables
@@ -31,8 +32,9 @@ from .. import letter_topics
 from ..app import App, Consumer
 from ..client.admin import Admin
 from ..client.config import admin_config
-from ..client.ports import CommitAnswer, KafkaPort, ProducerPort
+from ..client.ports import CommitAnswer, KafkaPort, ProducerPort, ReaderPort
 from ..client.producer import KafkaProducer
+from ..client.reader import KafkaReader
 from ..client.thread import KafkaThread
 from ..codecs import framing
 from ..codecs.avro import Avro
@@ -50,9 +52,11 @@ from .committing import Committer, Raiser
 from .completing import Completer
 from .completion import COMMAND_VERSION
 from .dependencies import Dependencies
+from .effects import Effects, asker
 from .failed_rows import FailedRows
 from .handling import HandlerContext, Mediator
 from .housekeeping import Housekeeping
+from .killed import Judge
 from .ownership import Binding, Ownership
 from .parked_keys import ParkedKeys
 from .progress import EngineProgress
@@ -61,6 +65,7 @@ from .receiving import Receiver
 from .registering import Registered, refuse_missing, register
 from .relaying import Relay
 from .slow_way import SlowWay
+from .suspects import Solo, Suspects
 from .topics import TopicWatch
 from .transaction import OpenTx
 from .watching import LoopWatch, Running
@@ -143,8 +148,11 @@ class Assembly:
             options, intake, self.worker, clock=self._clock, revoke_budget_s=settings.worker.drain_budget_s
         )
         self._producer: ProducerPort = KafkaProducer(options, max(letter_bytes_max.values(), default=None))
+        self._reader: ReaderPort = KafkaReader(options)
         board.polled_at = self._kafka.polled_at
         metrics.set("handlers_gone", len(registered.gone))
+        ledger = Ledger(store, ask=asker(mediator), clock=self._clock)
+        self._effects = Effects(ledger, app.effects, consumer.name)
         self._assemble(intake)
 
     # ----------------------------------------------------------------------------------------------------- assembly
@@ -156,7 +164,7 @@ class Assembly:
         self._relay = Relay(
             store, name, self._holdings, self._producer, self._clock, wait, self._blocked, self._published
         )
-        progress = EngineProgress(worker, self._relay.wake)
+        progress = EngineProgress(worker, self._relay.wake, lambda: self._slow_way.wake())
         tracks = {ids[command]: command for command in consumer.commands}
         parked = ParkedKeys(lambda handler, partition: worker.engine.point(tracks[handler], partition))
         rows = FailedRows(self._burial, self._metrics, self._clock)
@@ -164,7 +172,7 @@ class Assembly:
         attempts = Attempts(self._dependencies, self._metrics, self._clock)
         runner = CommandRunner(
             store, name, self._holdings, self._mediator, self._encoder, self._completer, self._dependencies,
-            self._metrics, self._clock, attempts, self._breakers, parked, worker.returned,
+            self._metrics, self._clock, attempts, self._effects, self._breakers, parked, worker.returned,
             lambda item: worker.fenced(item.partition, item.epoch), self._running,
         )  # fmt: skip
         commands = {c.name: BoundCommand(c, ids[c.name]) for c in consumer.commands.values()}
@@ -176,19 +184,29 @@ class Assembly:
             [command.name for command in consumer.commands.values() if command.policy.on_failure == "block"],
         )  # fmt: skip
         self._topics = TopicWatch(store, consumer, self._kafka, self._incarnations)
-        ownership = Ownership(
-            store, consumer, self._bindings(), self._kafka, self._holdings, self._topics, self._clock, wait,
-            lambda p, lost: self._metrics.count("gap_records", p.topic, str(p.number), by=lost),
-            known=self._registered.known,
-        )  # fmt: skip
+        raisers = self._raisers(appliers, commands)
         committer = Committer(
-            store, name, self._raisers(appliers, commands), self._kafka, self._holdings, worker.fenced,
+            store, name, raisers, self._kafka, self._holdings, worker.fenced,
             worker.not_committed, self._committed,
         )  # fmt: skip
         self._slow_way = SlowWay(
             store, name, self._holdings, intake, ids, commands, {bound.handler_id: bound for bound in projections},
             runner, attempts, self._burial, self._dependencies, self._metrics, self._clock, self._relay.wake,
         )  # fmt: skip
+        judge = Judge(
+            store, name, consumer.scope, ids, [binding.key for binding in self._bindings()], self._burial, self._reader,
+            self._metrics, self._slow_way.give_up, self._relay.wake,
+        )  # fmt: skip
+        ownership = Ownership(
+            store, consumer, self._bindings(), self._kafka, self._holdings, self._topics, self._clock, wait,
+            lambda p, lost: self._metrics.count("gap_records", p.topic, str(p.number), by=lost), judge,
+            known=self._registered.known,
+        )  # fmt: skip
+        suspects = Suspects(
+            store, name, self._holdings, worker, intake, self._reader, self._receiver, raisers,
+            Solo(worker, self._kafka, self._receiver, self._slow_way), wait, self._settings.worker.window_records_max,
+        )  # fmt: skip
+        self._slow_way.assemble(suspects.row_alone)
         worker.assemble(
             Parts(
                 self._kafka,
@@ -200,6 +218,7 @@ class Assembly:
                 commands,
                 self._dependencies,
                 parked,
+                suspects.examine,
             )
         )
         self._housekeeping = Housekeeping(
@@ -304,10 +323,12 @@ class Assembly:
         await self._kafka.stop(self._settings.worker.close_budget_s)
         fences = self._holdings.fences([holding.partition for holding in self._holdings])
         await self.worker.cancel_all()
+        await self._effects.ledger.close()
         await self._producer.stop(RELAY_DRAIN_S)
-        if fences and not self.worker.failed.done():
+        await self._reader.stop()
+        if fences:  # also after an error: who leaves by itself was killed by no record
             try:
-                async with self._store.transaction(Writes.RELEASE) as conn:
+                async with asyncio.timeout(RELEASE_MAX_S), self._store.transaction(Writes.RELEASE) as conn:
                     await fence.release(conn, self._store.tables, self._consumer.name, fences)
             except STORE_ERRORS as error:
                 log.warning("fences_not_released", error=type(error).__name__)
@@ -354,6 +375,9 @@ class Assembly:
     def _blocked(self, topic: str, why: str) -> None:
         log.error("outbox_topic_blocked", topic=topic, why=why)
 
+
+RELEASE_MAX_S: Final = 5.0
+"""A database that is away holds up no process that wants to leave: the next owner counts an unclean end, no more."""
 
 RELAY_DRAIN_S: Final = 2.0
 """What does not go out within two seconds of a stop goes out by the next owner: the rows are safe."""

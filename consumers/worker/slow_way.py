@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, Final, final
 
 import structlog
@@ -40,10 +40,10 @@ from ...inbox.failure_rows import queued as queued_row
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
-from ...inbox.outcome import Dead, FinalStatus
-from ...inbox.points import Writes
+from ...inbox.outcome import Dead, FinalStatus, Reason
+from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
-from ...projections.batch import BoundProjection
+from ...projections.batch import BoundProjection, Projected
 from ..intake import EventIntake
 from .attempts import Attempts, Subject
 from .commands import BoundCommand, CommandRunner
@@ -59,8 +59,19 @@ LOOK_S: Final = 1.0
 RECORDS: Final = FailurePolicy("continue")
 """That of records that reached no handler."""
 
+LOOK_MIN_S: Final = 0.02
+"""Whatever ends or is parked asks for a look: fifty of them a second are enough."""
+
 ROWS_MAX: Final = 100
 """Rows taken up at once: the slow way shares the pool with the fast one."""
+
+
+Alone = Callable[[Failure, Holding], AbstractAsyncContextManager[None]]
+"""The block in which nothing else is in flight."""
+
+
+def _beside(row: Failure, holding: Holding) -> AbstractAsyncContextManager[None]:
+    return nullcontext()
 
 
 class ConflictMet(Exception):
@@ -106,10 +117,31 @@ class SlowWay:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._quiet = False
+        self._held = False
+        self._apart: set[int] = set()
+        self._alone: Alone = _beside
+
+    def assemble(self, alone: Alone) -> None:
+        """How a row whose record has killed a process is handled with nothing beside it."""
+        self._alone = alone
 
     def quiet(self) -> None:
         """Take up nothing more."""
         self._quiet = True
+
+    def hold(self) -> None:
+        """Take up nothing more until `go_on`."""
+        self._held = True
+
+    def go_on(self) -> None:
+        """Take up rows again."""
+        self._held = False
+        self._wake.set()
+
+    async def stands_still(self) -> None:
+        """Return once nothing runs but what wants to be alone, or is."""
+        while running := [task for row_id, task in self._running.items() if row_id not in self._apart]:
+            await asyncio.wait(running)
 
     async def drained(self) -> None:
         """Return once nothing runs."""
@@ -129,6 +161,7 @@ class SlowWay:
                     task = group.create_task(self._take_up(row))
                     self._running[row.id] = task
                     task.add_done_callback(lambda _, row_id=row.id: self._is_over(row_id))
+                await asyncio.sleep(LOOK_MIN_S)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), LOOK_S)
 
@@ -139,11 +172,11 @@ class SlowWay:
     async def _look(self) -> list[Failure]:
         room = ROWS_MAX - len(self._running)
         homes = [holding.partition for holding in self._holdings]
-        if self._quiet or room <= 0 or not homes:
+        if self._quiet or self._held or room <= 0 or not homes:
             return []
         try:
             async with self._store.look() as conn:
-                return await failure.pick(
+                rows = await failure.pick(
                     conn,
                     self._store.tables,
                     [*self._commands, *self._projections, self._handler_ids[RESERVED]],
@@ -153,6 +186,7 @@ class SlowWay:
                     room,
                     busy=tuple(self._running),
                 )
+                return [] if self._held else rows  # held meanwhile: they are looked for again
         except STORE_ERRORS as error:
             log.warning("slow_way_waits", error=type(error).__name__)
             return []
@@ -165,13 +199,29 @@ class SlowWay:
         if holding is None:
             return
         try:
-            await self._handle(row, holding)
+            if row.reason == Reason.KILLED_PROCESS:
+                await self._handle_alone(row, holding)
+            else:
+                await self._handle(row, holding)
         except OwnershipLost:
             self._meter.lost(1)
         except DependencyError as error:
             await self._dependencies.wait(error.dependency)
         except STORE_ERRORS as error:
             log.warning("row_again", failure_id=row.id, error=type(error).__name__)
+
+    async def _handle_alone(self, row: Failure, holding: Holding) -> None:
+        """Its record has killed a process before: it must not look as if others had done so."""
+        self._apart.add(row.id)
+        try:
+            async with self._alone(row, holding):
+                await self._handle(row, holding)
+        finally:
+            self._apart.discard(row.id)
+
+    async def give_up(self, row: Failure, holding: Holding, dead: Dead) -> None:
+        """The row killed the process again; no handler is asked."""
+        await self._end_as(row, holding, self._names[row.handler], dead, row.attempts + 1)
 
     async def _handle(self, row: Failure, holding: Holding) -> None:
         name = self._names[row.handler]
@@ -188,7 +238,7 @@ class SlowWay:
             else:
                 await self._command(row, holding, self._commands[row.handler], event)
         except ConflictMet:
-            fate = conflict_fate(CONFLICT, self._policy(row), row.attempts + 1)
+            fate = conflict_fate(CONFLICT, self._policy_of(row.handler), row.attempts + 1)
             await self._end_as(row, holding, name, fate, row.attempts + 1)
 
     async def _command(self, row: Failure, holding: Holding, bound: BoundCommand, event: Event[Any]) -> None:
@@ -213,11 +263,13 @@ class SlowWay:
         async def attempt(*, run: bool = True) -> bool:
             async with self._store.transaction(Writes.ROW, bound.name) as conn:
                 await self._open(conn, row, holding)
-                outgoing: list[outbox.NewOutgoing] = []
+                projected = Projected()
                 if await self._claim(conn, row, bound.key, event) and run:
-                    outgoing = await bound.run([event], conn)
+                    projected = await bound.run([event], conn)
                 await self._complete(conn, row)
-                await outbox.put(conn, self._store.tables, outgoing)
+                await outbox.put(conn, self._store.tables, list(projected.outgoing))
+            if projected.stale:
+                self._meter.stale(bound.name, projected.stale)
             return True
 
         started = self._clock.monotonic_s()
@@ -241,11 +293,11 @@ class SlowWay:
         age_s = max(0.0, (self._clock.now() - row.retrying_since).total_seconds())
         return RetryState(row.exception_type, row.class_attempts, row.attempts, now_s - age_s, now_s)
 
-    def _policy(self, row: Failure) -> FailurePolicy:
-        bound = self._projections.get(row.handler)
+    def _policy_of(self, handler_id: int) -> FailurePolicy:
+        bound = self._projections.get(handler_id)
         if bound is not None:
             return bound.projection.policy
-        command = self._commands.get(row.handler)
+        command = self._commands.get(handler_id)
         return RECORDS if command is None else command.command.policy
 
     async def _hand_out(self, row: Failure, holding: Holding, event: Event[Any], names: tuple[str, ...]) -> None:
@@ -257,6 +309,7 @@ class SlowWay:
                 queued_row(
                     Place(self._handler_ids[name], self._version(name), row.incarnation), event,
                     Verdict(row.reason, "handed out after its repair"), due=now, attempts=0, now=now,
+                    alone=self._policy_of(self._handler_ids[name]).on_failure != "block",
                 )
                 for name in names
             ]  # fmt: skip
@@ -290,6 +343,7 @@ class SlowWay:
         """Step 4: True where the event is ours to handle, False for a repeat. Raises ConflictMet."""
         mine = [(event.event_id, event.payload_hash)]
         claimed = await claim.claim(conn, self._store.tables, *key, mine, optimistic=False)
+        reach(Point.CLAIMED, self._names[row.handler])
         if claimed.new is None or event.event_id in claimed.new:
             return True
         if claimed.taken.get(event.event_id, event.payload_hash) != event.payload_hash:
@@ -328,7 +382,7 @@ class SlowWay:
             return await failure.review(
                 conn, tables, seen, fate.verdict, attempts=fate.attempts, now=now, effect_id=fate.effect_id
             )
-        holds = self._policy(row).after_dead == "hold" and not row.alone
+        holds = self._policy_of(row.handler).after_dead == "hold" and not row.alone
         buried = await failure.bury(conn, tables, seen, Verdict.of(fate), attempts=attempts, now=now, holds=holds)
         if buried:
             await outbox.put(conn, tables, [self._burial.letter_again(row, name, fate, attempts)])
