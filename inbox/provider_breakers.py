@@ -21,6 +21,7 @@ import structlog
 from . import breaker_rows
 from .breaker_phase import Phase
 from .clock import Clock
+from .effect_rules import Effect
 from .errors import DependencyError
 from .points import Writes
 from .store import STORE_ERRORS, Store
@@ -74,6 +75,7 @@ class _View:
     looked_s: float = float("-inf")
     failures: int = 0
     trying: int | None = None
+    moving: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -110,17 +112,33 @@ class ProviderBreakers:
 
         `why` is shown to people: an exception's type, never its text. A database that is away is no news here.
         """
+        if self.heard(provider, ok):
+            await self.move(provider, ok, why)
+
+    def heard(self, provider: str, ok: bool) -> bool:
+        """Count how a call ended. True: the breaker's row has to move, which is `move`'s business."""
         if not provider:
-            return
+            return False
         view = self._views.setdefault(provider, _View())
         view.failures = 0 if ok else view.failures + 1
+        if view.moving:
+            return False
+        too_many = view.failures >= self._policy.failures_max and view.phase is Phase.CLOSED
+        view.moving = view.trying is not None or too_many
+        return view.moving
+
+    async def move(self, provider: str, ok: bool, why: str = "") -> None:
+        """Write down what `heard` found; contains what the database raises."""
+        view = self._views[provider]
         try:
             if view.trying is not None:
                 await self._settle(provider, view, ok, why)
-            elif view.failures >= self._policy.failures_max and view.phase is Phase.CLOSED:
+            else:
                 await self._trip(provider, view, why)
         except STORE_ERRORS as error:
             log.warning("breaker_not_written", provider=provider, error=type(error).__name__)
+        finally:
+            view.moving = False
 
     async def _refresh(self, provider: str, view: _View) -> None:
         async with view.lock:
@@ -187,6 +205,32 @@ class ProviderBreakers:
     async def _look_now(self, provider: str, view: _View) -> None:
         view.looked_s = float("-inf")
         await self._refresh(provider, view)
+
+
+@final
+class BreakerGate:
+    """The ledger's gate before providers. Only what moves a breaker costs a statement, and no call waits for that."""
+
+    def __init__(self, breakers: ProviderBreakers) -> None:
+        self._breakers = breakers
+        self._moves: set[asyncio.Task[None]] = set()
+
+    async def admit(self, effect: Effect) -> None:
+        """Raises ProviderAway."""
+        await self._breakers.allow(effect.provider)
+
+    def ended(self, effect: Effect, answered: bool | None) -> None:
+        """What says nothing about the provider does not count."""
+        if answered is None or not self._breakers.heard(effect.provider, answered):
+            return
+        move = asyncio.get_running_loop().create_task(self._breakers.move(effect.provider, answered))
+        self._moves.add(move)
+        move.add_done_callback(self._moves.discard)
+
+    async def settle(self) -> None:
+        """Return once what was found is written."""
+        if self._moves:
+            await asyncio.wait(self._moves)
 
 
 def _row(provider: str) -> str:

@@ -9,10 +9,12 @@ import sqlalchemy as sa
 
 from tidegate.inbox import breaker_rows
 from tidegate.inbox.breaker_phase import Phase
-from tidegate.inbox.clock import ManualClock
+from tidegate.inbox.clock import ManualClock, SystemClock
 from tidegate.inbox.database import Database
-from tidegate.inbox.errors import DependencyError
-from tidegate.inbox.provider_breakers import LOOK_S, ProviderAway, ProviderBreakers, ProviderPolicy
+from tidegate.inbox.effect_rules import Effect, review
+from tidegate.inbox.errors import DependencyError, EffectUnknown
+from tidegate.inbox.ledger import Ledger
+from tidegate.inbox.provider_breakers import LOOK_S, BreakerGate, ProviderAway, ProviderBreakers, ProviderPolicy
 from tidegate.inbox.store import Store
 from tidegate.inbox.tables import Tables
 
@@ -181,3 +183,32 @@ async def test_a_database_that_is_away_takes_no_answer_with_it(store: Store) -> 
     async with store.transaction() as conn:
         await conn.execute(sa.text("ALTER TABLE tidegate.breaker RENAME TO gone"))
     await one.fails(4)
+
+
+def effect() -> Effect:
+    return Effect("send-invoice", review(), deadline_s=1.0, provider="billing")
+
+
+async def test_calls_of_the_ledger_go_through_the_breaker_of_their_provider(store: Store) -> None:
+    """A provider that times out is left alone after a few calls, without an intent for any of those that follow."""
+    breakers = ProviderBreakers(store, SystemClock(), ProviderPolicy(failures_max=2, retry_after_s=60.0))
+    gate = BreakerGate(breakers)
+    ledger = Ledger(store, gate=gate)
+
+    async def call(operation_id: str, error: Exception | None) -> None:
+        async with ledger.effect(effect(), operation_id, owner="web") as made:
+            if error is not None:
+                raise error
+            made.complete()
+
+    await call("1", None)
+    for operation_id, error in (("2", TimeoutError()), ("3", KeyError("a bug says nothing")), ("4", TimeoutError())):
+        with pytest.raises(EffectUnknown):
+            await call(operation_id, error)
+    await gate.settle()
+    with pytest.raises(ProviderAway):
+        await call("5", None)
+    await ledger.close()
+    async with store.look() as conn:
+        intents = (await conn.execute(sa.text("SELECT operation_id FROM tidegate.effect ORDER BY id"))).scalars().all()
+    assert intents == ["1", "2", "3", "4"]
