@@ -101,6 +101,8 @@ class Committer:
             try:
                 noted = await self._note(Commit({partition: (epoch, offset)}))
                 committable = offset if partition in noted else None
+                async with self._store.transaction(Writes.RELEASE) as conn:  # what is given up is no unclean end
+                    await fence.release(conn, self._store.tables, self._consumer, {partition: holding.fence_epoch})
             except STORE_ERRORS as error:
                 log.warning("commit_left_out", partition=str(partition), error=type(error).__name__)
         self._holdings.drop(partition, epoch)

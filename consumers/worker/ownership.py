@@ -5,7 +5,9 @@
 2. Kafka is asked by a commit of the offset that it holds already. A zombie is refused and bumps nothing.
 3. The fence is taken (two steps, see `inbox.fence`). From here on the former owner writes nothing more.
 4. Kafka is asked again. Who froze between 2 and 3, and was replaced meanwhile, gives the fence back.
-5. Checkpoints are read (nobody else moves them now), missing ones are made, and reading starts at the lowest.
+5. What a dead owner had alone in its hands is judged (`killed`).
+6. Checkpoints are read (nobody else moves them now), missing ones are made, and reading starts at the lowest; after
+   two unclean ends in a row at one place it starts with the suspects, one by one (`suspects`).
 
 Where Kafka holds no offset yet, 2 is left out, and the start position is committed at the end: that is the ask.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 import structlog
 
@@ -40,6 +42,7 @@ from ..engine.positions import (
     decide_start,
 )
 from ..engine.signals import Ready, Refused
+from .killed import Judge
 from .topics import TopicWatch
 
 log = structlog.get_logger(__name__)
@@ -66,6 +69,9 @@ class Binding:
 TAKEOVER_PATIENCE_S = 5.0
 """How long open writers of the former owner may take before they are ended: a batch takes a tenth of it."""
 
+SUSPECTED_FROM: Final = 2
+"""Unclean ends in a row at one checkpoint. One is a machine that was taken away, two in one place may be a record."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
@@ -91,6 +97,7 @@ class Ownership:
         clock: Clock,
         wait_for: Callable[[str], Awaitable[None]],
         gap: Callable[[Partition, int], None],
+        judge: Judge,
         *,
         known: bool,
     ) -> None:
@@ -103,12 +110,17 @@ class Ownership:
         self._clock = clock
         self._wait_for = wait_for
         self._gap = gap
+        self._judge = judge
+        self._unfinished: dict[Partition, _Taken] = {}
         self._known = known
         self._policy = StartPolicy(StartFrom(consumer.start), OnGap(consumer.on_gap))
 
     async def take(self, partition: Partition, epoch: int) -> Ready | Refused:
         """Take the partition, however long its dependencies are away. Raises FatalError where a person must look."""
+        former = self._holdings.fences([partition])
         self._holdings.drop(partition)
+        if former:
+            await self.live_on(former)
         told = ""
         while True:
             try:
@@ -130,27 +142,45 @@ class Ownership:
         identity = await self._topics.identity(partition.topic)
         committed = (await self._kafka.committed([partition]))[partition]
         low, high = (await self._kafka.watermarks([partition]))[partition]
-        before = await self._read(partition)
+        before = await self._offset_of(partition)
         if committed is not None and (before is None or committed > before):
             raise _refusal(partition, self._consumer.name, WentBackInTime(committed, before))
         if committed is not None:
             await self._ask(partition, committed)
+        await self._give_unfinished_back(partition)
+        mark = await self._judge.mark_of(partition)
         token = self._clock.new_id()
         reach(Point.BEFORE_TAKEOVER)
         fence_epoch = await fence.take_over(
             self._store.database, self._store.tables, self._consumer.name, partition, token, TAKEOVER_PATIENCE_S
         )
         reach(Point.AFTER_TAKEOVER)
-        taken = _Taken(partition, token, fence_epoch)
+        taken = self._unfinished[partition] = _Taken(partition, token, fence_epoch)
         if committed is not None:
             await self._ask_or_give_back(taken, committed)
         holding = Holding(partition, epoch, fence_epoch, identity.incarnation)
+        crashes = await self._crashes(partition)
+        if await self._judge.judge(holding, mark, low, high, unclean=crashes > 0):
+            crashes = 0
         starts = await self._decide(holding, Findings(committed, before, low, high, {}, self._known))
         await self._agree(taken, min(starts.values()), committed, before)
         self._holdings.put(holding)
-        log.info("partition_taken", partition=str(partition), fence_epoch=fence_epoch, start=min(starts.values()))
-        anew = before is not None and min(starts.values()) < before
-        return Ready(partition, epoch, self._by_track(starts), anew)
+        del self._unfinished[partition]
+        start = min(starts.values())
+        log.info("partition_taken", partition=str(partition), fence_epoch=fence_epoch, start=start, crashes=crashes)
+        anew = before is not None and start < before
+        return Ready(partition, epoch, self._by_track(starts), anew, crashes >= SUSPECTED_FROM and start < high)
+
+    async def live_on(self, fences: Mapping[Partition, int]) -> None:
+        """These fences are not ours any more, and we are no dead owner: say so, however long the database is away."""
+        while True:
+            try:
+                async with self._store.transaction(Writes.RELEASE) as conn:
+                    await fence.release(conn, self._store.tables, self._consumer.name, fences)
+                return
+            except STORE_ERRORS as error:
+                log.warning("release_waits", error=type(error).__name__)
+                await self._wait_for("postgresql")
 
     # ----------------------------------------------------------------------------------------------- asking Kafka
 
@@ -171,11 +201,19 @@ class Ownership:
         try:
             await self._ask(taken.partition, offset)
         except OwnershipLost:
-            async with self._store.transaction(Writes.GIVE_BACK) as conn:
-                await fence.give_back(
-                    conn, self._store.tables, self._consumer.name, taken.partition, taken.token, taken.fence_epoch
-                )
+            await self._give_unfinished_back(taken.partition)
             raise
+
+    async def _give_unfinished_back(self, partition: Partition) -> None:
+        """A takeover that came to nothing is no owner's unclean end."""
+        taken = self._unfinished.get(partition)
+        if taken is None:
+            return
+        async with self._store.transaction(Writes.GIVE_BACK) as conn:
+            await fence.give_back(
+                conn, self._store.tables, self._consumer.name, partition, taken.token, taken.fence_epoch
+            )
+        del self._unfinished[partition]
 
     async def _agree(self, taken: _Taken, start: int, committed: int | None, before: int | None) -> None:
         """From here on Kafka and the fence row hold the same offset, and it is not behind the start.
@@ -202,12 +240,20 @@ class Ownership:
 
     # ------------------------------------------------------------------------------------------ where to start
 
-    async def _read(self, partition: Partition) -> int | None:
+    async def _offset_of(self, partition: Partition) -> int | None:
         """Kafka's offset as it was last written into the fence row."""
+        row = await self._read(partition)
+        return None if row is None else row.kafka_offset
+
+    async def _crashes(self, partition: Partition) -> int:
+        """Unclean ends in a row at this place, the former owner's included."""
+        row = await self._read(partition)
+        return 0 if row is None else row.crashes
+
+    async def _read(self, partition: Partition) -> fence.Fence | None:
         async with self._store.look() as conn:
             rows = await fence.read(conn, self._store.tables, self._consumer.name, [partition])
-        row = rows.get(partition)
-        return None if row is None else row.kafka_offset
+        return rows.get(partition)
 
     async def _decide(self, holding: Holding, found: Findings) -> Mapping[Binding, int]:
         """Step 5: read the checkpoints, make those that are missing, remember them all."""

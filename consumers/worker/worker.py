@@ -34,6 +34,7 @@ from ..engine.signals import (
     DependencyAway,
     DependencyBack,
     Drained,
+    Examine,
     Fenced,
     LetGo,
     Lost,
@@ -84,6 +85,7 @@ class Parts:
     commands: Mapping[str, BoundCommand]
     dependencies: Dependencies
     parked: ParkedKeys
+    examine: Callable[[Examine], Coroutine[Any, Any, None]]
 
 
 @final
@@ -108,9 +110,11 @@ class Worker:
         self._handed_over = 0
         self._received = 0
         self._crowded = False
+        self._curious: list[asyncio.Future[None]] = []
         self._doers: Mapping[type, Callable[[Any], object]] = {
             TakeOver: lambda a: self.spawn(self._take_over(a)),
             Seek: lambda a: self.parts.kafka.seek(a.partition, a.epoch, a.offset),
+            Examine: lambda a: self.spawn(self.parts.examine(a)),
             Pause: lambda a: self.parts.kafka.pause(a.partitions),
             Resume: lambda a: self.parts.kafka.resume(a.partitions),
             Apply: lambda a: self.spawn(self._apply(a)),
@@ -138,6 +142,18 @@ class Worker:
             return
         self._carry_out(self.engine.receive(signal, self._clock.monotonic_s()))
         self._set_timer()
+        if self._curious:
+            curious, self._curious = self._curious, []
+            for waiting in curious:
+                if not waiting.done():
+                    waiting.set_result(None)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return once this holds of the engine: looked at after each signal."""
+        while not holds():
+            waiting: asyncio.Future[None] = self._loop.create_future()
+            self._curious.append(waiting)
+            await waiting
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
@@ -348,10 +364,14 @@ class Worker:
         self._board.assigned = len(self.engine.progress())
 
     def _on_lost(self, partitions: dict[Partition, int]) -> None:
+        held = [partition for partition, epoch in partitions.items() if self._holdings.current(partition, epoch)]
+        fences = self._holdings.fences(held)
         for partition, epoch in partitions.items():
             self._holdings.drop(partition, epoch)
             self.parts.parked.drop(partition)
         self.signal(Lost(partitions))
+        if fences:
+            self.spawn(self.parts.ownership.live_on(fences))
         self._board.assigned = len(self.engine.progress())
 
     def _on_delivered(self, chunk: Chunk) -> None:

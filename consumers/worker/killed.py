@@ -1,0 +1,177 @@
+"""Judges a mark that a dead owner left: the record that it alone had in its hands is given up, undecoded.
+
+One transaction: the failure row under the reserved handler and its letter, the checkpoints of the handlers that stand
+right at the record (they wait for it; those that claimed it stand behind), the mark, the count of unclean ends. A
+replay of the letter delivers it to every handler, and claims answer for those that had handled it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ...dlq.burial import Burial, letters_of
+from ...dlq.reporting import RECORD, report_dead
+from ...inbox import checkpoint, claim, failure, fence, finding, outbox, suspects
+from ...inbox.errors import OwnershipLost
+from ...inbox.event import Event, Partition, Record
+from ...inbox.failure_rows import Failure, Place
+from ...inbox.handlers import RESERVED
+from ...inbox.holding import HandlerVersion, Holding
+from ...inbox.meter import Meter
+from ...inbox.moving import judge
+from ...inbox.outcome import Dead, Reason
+from ...inbox.points import Writes
+from ...inbox.scope import Scope
+from ...inbox.store import Store
+from ...inbox.suspects import Suspect, Witness
+from ..client.ports import ReaderPort
+from ..intake import scope_of
+from .completion import COMMAND_VERSION
+
+log = structlog.get_logger(__name__)
+
+DOUBTS_MAX: Final = 1
+"""A witness that lives saves a record once: behind a pooler it always does."""
+
+KILLED: Final = Dead(
+    Reason.KILLED_PROCESS, "the process died with this record as the only one in its hands; it was not decoded"
+)
+
+GiveUp = Callable[[Failure, Holding, Dead], Awaitable[None]]
+"""Buries a queued row once more."""
+
+
+@final
+class Judge:
+    """Owned by the event loop; asked at a takeover, between the fence and the checkpoints."""
+
+    def __init__(
+        self,
+        store: Store,
+        consumer: str,
+        scope: Scope,
+        handler_ids: Mapping[str, int],
+        handlers: Collection[HandlerVersion],
+        burial: Burial,
+        reader: ReaderPort,
+        meter: Meter,
+        give_up: GiveUp,
+        wrote_letters: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._consumer = consumer
+        self._scope = scope
+        self._reserved = handler_ids[RESERVED]
+        self._handlers = frozenset(handlers)
+        self._burial = burial
+        self._reader = reader
+        self._meter = meter
+        self._give_up = give_up
+        self._wrote_letters = wrote_letters
+
+    async def mark_of(self, partition: Partition) -> Suspect | None:
+        """The mark before the takeover, which may end the sessions of a frozen owner: its witness is asked here."""
+        async with self._store.look() as conn:
+            return await suspects.found(conn, self._store.tables, self._consumer, partition)
+
+    async def judge(self, holding: Holding, before: Suspect | None, low: int, high: int, *, unclean: bool) -> bool:
+        """What becomes of the partition's mark. `before` is it as it stood before the takeover.
+
+        True where it was the culprit: the unclean ends have their reason, and are counted anew. Raises TransientError
+        where the record cannot be read now.
+        """
+        mark = await self.mark_of(holding.partition)
+        if mark is None:
+            return False
+        if unclean and _may_live(mark, before) and mark.doubts < DOUBTS_MAX:
+            await self._doubt(holding)
+            return False
+        if unclean and mark.failure_id is not None:
+            return await self._row(holding, mark.failure_id)
+        if unclean and low <= mark.record_offset < high:
+            return await self._record(holding, mark.record_offset)
+        await self._forget(holding)
+        return False
+
+    async def _doubt(self, holding: Holding) -> None:
+        log.warning("suspect_in_doubt", partition=str(holding.partition))
+        async with self._store.transaction(Writes.SUSPECT) as conn:
+            await self._hold(conn, holding)
+            await suspects.doubt(conn, self._store.tables, self._consumer, holding.partition)
+
+    async def _forget(self, holding: Holding) -> None:
+        async with self._store.transaction(Writes.SUSPECT) as conn:
+            await self._hold(conn, holding)
+            await suspects.unmark(conn, self._store.tables, self._consumer, holding.partition)
+
+    async def _row(self, holding: Holding, failure_id: int) -> bool:
+        """A row whose record was replayed and killed again. Dead first, then its mark: a repeat finds it dead."""
+        async with self._store.look() as conn:
+            row = await finding.get(conn, self._store.tables, failure_id)
+        if row is not None:
+            await self._give_up(row, holding, KILLED)
+        async with self._store.transaction(Writes.SUSPECT) as conn:
+            await self._absolve(conn, holding)
+            await suspects.unmark(conn, self._store.tables, self._consumer, holding.partition)
+        return True
+
+    # ----------------------------------------------------------------------------------------------- a record's end
+
+    async def _record(self, holding: Holding, offset: int) -> bool:
+        stretch = await self._reader.read(holding.partition, offset, 1)
+        if not stretch.records or stretch.records[0].offset != offset:
+            await self._forget(holding)  # compaction took it: nobody can deliver it any more
+            return False
+        record = stretch.records[0]
+        if await self._bury(holding, record):
+            self._meter.dead(RESERVED, KILLED.reason, 1)
+            report_dead(Event(None, record), RESERVED, RECORD, KILLED)
+        self._wrote_letters()
+        return True
+
+    async def _bury(self, holding: Holding, record: Record) -> bool:
+        """Steps 1, 2, 3, 6, 7, 8, and the mark. False: its row is there already."""
+        tables, tenant_brand = self._store.tables, scope_of(record, self._scope)
+        place = Place(self._reserved, COMMAND_VERSION, holding.incarnation)
+        buried = self._burial.reject(place, record, KILLED, tenant=tenant_brand[0], brand=tenant_brand[1])
+        async with self._store.transaction(Writes.REJECTS) as conn:
+            await self._absolve(conn, holding)
+            places = await failure.draw_places(conn, tables, [buried.row])
+            known = await claim.probe(conn, tables, [place[:2]], [buried.row.event_id])
+            fresh = [] if known.claims else [buried]
+            puts = await failure.put(conn, tables, [row for row, _ in fresh], places)
+            await outbox.put(conn, tables, letters_of(puts, fresh))
+            await self._pass(conn, holding, record.offset)
+            await suspects.unmark(conn, tables, self._consumer, holding.partition)
+        return any(put.created for put in puts)
+
+    async def _pass(self, conn: AsyncConnection, holding: Holding, offset: int) -> None:
+        """Step 8: the handlers that stand right at the record go on behind it."""
+        topic, number = holding.partition
+        found = await checkpoint.read(conn, self._store.tables, self._consumer, holding.partition)
+        moves = [
+            checkpoint.Move(*key, topic, number, offset, offset + 1)
+            for key, at in found.items()
+            if key in self._handlers and at.next_offset == offset and at.incarnation == holding.incarnation
+        ]
+        judge(await checkpoint.move(conn, self._store.tables, moves), len(moves))
+
+    async def _hold(self, conn: AsyncConnection, holding: Holding) -> None:
+        fences = {holding.partition: holding.fence_epoch}
+        if not await fence.hold(conn, self._store.tables, self._consumer, fences):
+            raise OwnershipLost(f"{holding.partition} is held by somebody else")
+
+    async def _absolve(self, conn: AsyncConnection, holding: Holding) -> None:
+        tables, partition = self._store.tables, holding.partition
+        if not await fence.absolve(conn, tables, self._consumer, partition, holding.fence_epoch):
+            raise OwnershipLost(f"{partition} is held by somebody else")
+
+
+def _may_live(mark: Suspect, before: Suspect | None) -> bool:
+    """Whether who wrote the mark was there when the takeover began."""
+    is_same = before is not None and (before.record_offset, before.failure_id) == (mark.record_offset, mark.failure_id)
+    return Witness.ALIVE in (mark.witness, before.witness if before is not None and is_same else mark.witness)
