@@ -5,6 +5,7 @@ An application needs what is exported here and nothing else.
 
 from ..dlq.policy import BreakerPolicy, Rule, fail_on, retry_on, review_on, skip_on, stop_on
 from ..dlq.retry import RetryPolicy
+from ..inbox.effect_rules import Asked, CannotTell, Done, Effect, NotDone, idempotent_key, probe, review
 from ..inbox.errors import DependencyError, RecordError, RetryLater, TransientError
 from ..inbox.event import Event, Partition, Record
 from ..inbox.outcome import Dead, Reason, Retry, Skipped, Unknown
@@ -14,20 +15,26 @@ from .app import App, Consumer
 from .codecs.avro import Avro
 from .codecs.json import Json
 from .codecs.raw import Raw
-from .context import BlockingContext, BlockingTx, Context, Tx
+from .context import BlockingContext, BlockingTx, Context, EffectHandle, Tx
 
 __all__ = [
     "App",
+    "Asked",
     "Avro",
     "BlockingContext",
     "BlockingTx",
     "BreakerPolicy",
+    "CannotTell",
     "Consumer",
     "Context",
     "Dead",
     "DependencyError",
+    "Done",
+    "Effect",
+    "EffectHandle",
     "Event",
     "Json",
+    "NotDone",
     "Partition",
     "Raw",
     "Reason",
@@ -46,8 +53,11 @@ __all__ = [
     "fail_on",
     "field",
     "header",
+    "idempotent_key",
     "position",
+    "probe",
     "retry_on",
+    "review",
     "review_on",
     "skip_on",
     "stop_on",

@@ -22,6 +22,8 @@ from ..dlq.policy import (
 )
 from ..dlq.retry import RetryPolicy
 from ..dlq.rule_checks import policy_problems, rule_problems, rule_warnings
+from ..inbox.effect_rules import MARGIN_S, RESULT_BYTES_MAX, Effect, EffectRule
+from ..inbox.effect_rules import problems_of as effect_problems
 from ..inbox.errors import Problem
 from ..inbox.scope import EventIdRule, FromPosition, Scope
 from ..projections.projection import (
@@ -290,6 +292,7 @@ class App:
         self.rules = tuple(rules)
         self.consumers: dict[str, Consumer] = {}
         self.handlers: dict[type, HandlerFunction] = {}
+        self.effects: dict[str, Effect] = {}
         self._lifespans: list[Lifespan] = []
         self._overrides: dict[type, object] = {}
         self._problems: list[Problem] = name_problems(f"app {name!r}", name)
@@ -354,6 +357,32 @@ class App:
             return function
 
         return declare
+
+    def effect(
+        self,
+        name: str,
+        *,
+        rule: EffectRule,
+        deadline_s: float,
+        provider: str = "",
+        result_bytes_max: int = RESULT_BYTES_MAX,
+        margin_s: float = MARGIN_S,
+        not_done: Callable[[BaseException], bool] | None = None,
+    ) -> Effect:
+        """Declare a kind of call to the outside; handlers make it with `ctx.effect(name)`.
+
+        `rule` says how it is repeated when nobody knows whether it was made: `idempotent_key(...)`, `probe(...)` or
+        `review()`. `deadline_s` is how long one call may take, `margin_s` how long after it the service may still be at
+        work. Effects with one `provider` share what is known about its health.
+        """
+        declared = Effect(name, rule, deadline_s, provider, result_bytes_max, margin_s, not_done)
+        self._problems += name_problems(f"effect {name!r}", name) + effect_problems(declared)
+        if name in self.effects:
+            self._problems.append(
+                Problem(f"effect {name!r}", "it is declared twice", "give each effect a name of its own")
+            )
+        self.effects[name] = declared
+        return declared
 
     def lifespan(self, function: Lifespan) -> Lifespan:
         """Declare resources: an async generator that yields one (or a tuple of them) and cleans up behind its yield."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import CursorResult
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from ..inbox.effect_rules import Effect
 from ..inbox.event import Event
 
 HeaderMap = Mapping[str, bytes | str | None]
@@ -27,6 +29,48 @@ class Tx(Protocol):
 
     async def scalar(self, statement: Any, parameters: Any = None) -> Any:
         """The first column of the first row, None without a row."""
+        ...
+
+
+class EffectHandle(Protocol):
+    """One call to the outside, inside its `with`. Times are seconds."""
+
+    @property
+    def key(self) -> str:
+        """The idempotency key: send it with the call. The same in every attempt."""
+        ...
+
+    @property
+    def is_done(self) -> bool:
+        """It was done before: do not call, use `result`."""
+        ...
+
+    @property
+    def result(self) -> Any:
+        """What `complete` was given, now or in an earlier attempt. Raises ValueError where that was not kept."""
+        ...
+
+    @property
+    def external_id(self) -> str | None:
+        """By which the service knows it, None where nobody said."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first call of this operation."""
+        ...
+
+    @property
+    def timeout_s(self) -> float:
+        """How long the call may take from now on: give it to your client."""
+        ...
+
+    def complete(self, result: Any = None, external_id: str | None = None) -> None:
+        """The service did it. `result` (JSON, bounded) is given back to every later attempt."""
+        ...
+
+    def refused(self, why: str) -> None:
+        """The service surely did not do it, and will not: an error inside a 200, say. Another attempt may call."""
         ...
 
 
@@ -69,6 +113,18 @@ class Context(Protocol):
     @property
     def tx(self) -> Tx:
         """The transaction that commits together with the claim; opened at its first use."""
+        ...
+
+    def effect(
+        self, effect: str | Effect, *, operation_id: str | None = None, request: object = None
+    ) -> AbstractAsyncContextManager[EffectHandle]:
+        """A call to the outside that is made once for its operation: `async with ctx.effect("charge") as effect:`.
+
+        `operation_id` names the business operation (within the tenant); without it, it is this event's, and one
+        handling makes one such call. `request` is what will be sent: another one under the same id is a contradiction.
+        Entering raises EffectPending while another attempt's call may be under way, and EffectUnknown where nobody can
+        know: let both go.
+        """
         ...
 
     async def publish(
@@ -115,6 +171,12 @@ class BlockingContext(Protocol):
     @property
     def tx(self) -> BlockingTx:
         """The transaction that commits together with the claim; opened at its first use."""
+        ...
+
+    def effect(
+        self, effect: str | Effect, *, operation_id: str | None = None, request: object = None
+    ) -> AbstractContextManager[EffectHandle]:
+        """A call to the outside, as `Context.effect`, with a plain `with`."""
         ...
 
     def publish(

@@ -8,10 +8,11 @@ import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 
+from ..inbox.finishing import looked_at
 from .deadline import DeadlineError, frame_of
 
 T = TypeVar("T")
@@ -45,26 +46,53 @@ class HandlerRaised(Exception):
         super().__init__(f"a handler function raised {type(error).__name__}")
 
 
-async def guarded(call: Awaitable[T], deadline_s: float) -> Returned[T] | Raised:
-    """Wait for a user's function, at most `deadline_s` seconds.
+class OpenCalls(Protocol):
+    """The calls to the outside that a function has open: while there are any, it is not cancelled."""
+
+    def left_s(self) -> float | None:
+        """How long they may still take; None where none is open."""
+        ...
+
+    def released(self) -> asyncio.Future[None]:
+        """Done once none is open."""
+        ...
+
+
+async def guarded(call: Awaitable[T], deadline_s: float, calls: OpenCalls | None = None) -> Returned[T] | Raised:
+    """Wait for a user's function, at most `deadline_s` seconds; longer while one of its `calls` is open.
 
     Cancellation from outside is re-raised: a stop is no failure. Past the deadline the function is cancelled, and
-    `Raised.error` is a `DeadlineError` that carries where it stood.
+    `Raised.error` is a `DeadlineError` that carries where it stood. One whose calls outlast even their own deadlines is
+    left to itself: cancelling it would lose what it may still learn.
     """
     task = asyncio.ensure_future(_contained(call))
     try:
         done, _ = await asyncio.wait((task,), timeout=deadline_s)
+        closed = bool(done) or await _calls_closed(task, calls)
     except asyncio.CancelledError:
-        await _cancel(task)
+        if await _calls_closed(task, calls):
+            await _cancel(task)
         raise
-    if not done:
-        frames = _frames(task)
-        where = "".join(_shown(frame) for frame in frames)
-        log.warning("handler_past_deadline", deadline_s=deadline_s, where=where, threads=thread_stacks())
-        stood_at = [frame_of(frame, frame.f_lineno) for frame in frames]
+    if task.done():
+        return _result(task)
+    frames = _frames(task)
+    where = "".join(_shown(frame) for frame in frames)
+    log.warning("handler_past_deadline", deadline_s=deadline_s, where=where, threads=thread_stacks())
+    stood_at = [frame_of(frame, frame.f_lineno) for frame in frames]
+    if closed:
         await _cancel(task)
-        return Raised(DeadlineError(f"no end after {deadline_s:g} s; it stood at {where}", stood_at), timed_out=True)
-    return _result(task)
+    else:
+        task.add_done_callback(looked_at)
+    return Raised(DeadlineError(f"no end after {deadline_s:g} s; it stood at {where}", stood_at), timed_out=True)
+
+
+async def _calls_closed(task: asyncio.Future[Any], calls: OpenCalls | None) -> bool:
+    """Let open calls come to their end; False where they outlast their deadlines."""
+    while calls is not None and not task.done() and (left_s := calls.left_s()) is not None:
+        if left_s <= 0:
+            return False
+        await asyncio.wait((task, calls.released()), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+    return True
 
 
 class HandlerLeft(Exception):

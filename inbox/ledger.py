@@ -26,7 +26,7 @@ from .effect_call import Begun, EffectCall, Place
 from .effect_findings import Testimony
 from .effect_meeting import Asker, Meeting, Withdrawn, as_ours, ask_plainly, begun
 from .effect_rows import Call, EffectRow, Owner
-from .effect_rules import Effect
+from .effect_rules import Effect, Probe, ProbeAnswer
 from .effect_states import EffectState
 from .effects import Driver, Ending, Intent, Made
 from .faults import Fault, classify
@@ -82,6 +82,7 @@ class Ledger:
         self._ending_line = Line(store)
         self._intents: Grouped[Intent, Made | None] = Grouped(self._intend, self._never_called)
         self._endings: Grouped[tuple[Call, Ending], None] = Grouped(self._end)
+        self._closed = False
         self._withdrawn = Withdrawn()
         self._meeting = Meeting(store, self._intents.put, ask, self._withdrawn, self._clock)
 
@@ -114,8 +115,13 @@ class Ledger:
         """How many statements wrote intents and endings."""
         return self._intents.statements, self._endings.statements
 
+    async def ask(self, effect: Effect, probe: Probe, row: EffectRow) -> ProbeAnswer:
+        """What a probe says of a row; whatever is no answer is `CannotTell`. Nothing is written down."""
+        return await self._meeting.ask(effect, probe, row)
+
     async def close(self, patience_s: float = CLOSE_S) -> None:
         """Endings on their way are written; what cannot be within `patience_s` leaves its effect open."""
+        self._closed = True
         await self._intents.settle(0)
         await self._endings.settle(patience_s)
         await self._intent_line.drop()

@@ -35,6 +35,7 @@ from .attempts import REVIEW, Attempts, Subject
 from .completing import Completer
 from .completion import COMMAND_VERSION, Completion, Fate, Review, Wait, conflict_fate
 from .dependencies import Dependencies
+from .effects import Effects
 from .handling import HandlerContext, Mediator, NothingToDo
 from .parked_keys import Lane, ParkedKeys
 from .publishing import Encoder, Publication
@@ -93,6 +94,7 @@ class CommandRunner:
         meter: Meter,
         clock: Clock,
         attempts: Attempts,
+        effects: Effects,
         breakers: DeadBreakers,
         parked: ParkedKeys,
         returned: Callable[[str], None],
@@ -109,6 +111,7 @@ class CommandRunner:
         self._meter = meter
         self._clock = clock
         self._attempts = attempts
+        self._effects = effects
         self._breakers = breakers
         self._parked = parked
         self._places: dict[str, asyncio.Semaphore] = {}
@@ -262,12 +265,15 @@ class CommandRunner:
         if event.is_tombstone:
             return Ended(fate=Dead(Reason.TOMBSTONE, "a tombstone says that its key is gone: there is nothing to do"))
         holding = self._holding(item)
-        tx = LazyTx(self._store, self._consumer, item.partition, holding.fence_epoch)
+        desk = self._effects.desk(bound.command.name, bound.handler_id, event, holding)
+        tx = LazyTx(self._store, self._consumer, item.partition, holding.fence_epoch, desk.before_tx)
+        desk.watch(tx)
         publication = Publication(self._encoder, bound.command.name, event)
-        context = HandlerContext(event, number, tx, publication)
+        context = HandlerContext(event, number, tx, publication, desk)
         reach(Point.BEFORE_HANDLER, bound.command.name)
         with self._running.handling(bound.command.name, event):
-            outcome = await guarded(self._mediator.carry_out(bound.command, context, made), bound.command.deadline_s)
+            handling = self._mediator.carry_out(bound.command, context, made)
+            outcome = desk.leave(await guarded(handling, bound.command.deadline_s, desk))
         reach(Point.AFTER_HANDLER, bound.command.name)
         await tx.seal()
         if isinstance(outcome, Raised):

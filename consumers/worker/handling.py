@@ -7,11 +7,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, Protocol, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...inbox.errors import RecordError
+from ...inbox.effect_call import BlockingEffectCall, EffectCall
+from ...inbox.effect_rules import Effect
+from ...inbox.errors import EffectMisused, RecordError
 from ...inbox.event import Event
 from ...inbox.outcome import Reason
 from ..app import App, Command, HandlerFunction
@@ -21,16 +23,32 @@ from ..routing import class_of
 from .publishing import Publication
 from .transaction import BlockingTx
 
+NO_CALLS_IN_PROJECTIONS: Final = (
+    "a projection calls nobody: its function may run several times on the same events, and what it writes is undone"
+    " then. Declare a command for it"
+)
+
+
+class Calls(Protocol):
+    """Makes the calls of one attempt."""
+
+    def effect(self, effect: str | Effect, operation_id: str | None, request: object) -> EffectCall:
+        """A call that is about to be made."""
+        ...
+
 
 @final
 class HandlerContext:
     """`Context` for one attempt."""
 
-    def __init__(self, event: Event[Any], attempt: int, tx: Tx, publication: Publication) -> None:
+    def __init__(
+        self, event: Event[Any], attempt: int, tx: Tx, publication: Publication, calls: Calls | None = None
+    ) -> None:
         self.event = event
         self.attempt = attempt
         self.tx = tx
         self.publication = publication
+        self._calls = calls
 
     @property
     def operation_id(self) -> str:
@@ -41,6 +59,14 @@ class HandlerContext:
     def correlation_id(self) -> str:
         """What ties everything together."""
         return self.event.correlation_id
+
+    def effect(
+        self, effect: str | Effect, *, operation_id: str | None = None, request: object = None
+    ) -> EffectCall:
+        """A call to the outside."""
+        if self._calls is None:
+            raise EffectMisused(NO_CALLS_IN_PROJECTIONS)
+        return self._calls.effect(effect, operation_id, request)
 
     async def publish(
         self,
@@ -67,6 +93,13 @@ class BlockingHandlerContext:
         self.attempt = context.attempt
         self.operation_id = context.operation_id
         self.correlation_id = context.correlation_id
+
+    def effect(
+        self, effect: str | Effect, *, operation_id: str | None = None, request: object = None
+    ) -> BlockingEffectCall:
+        """A call to the outside."""
+        made = self._context.effect(effect, operation_id=operation_id, request=request)
+        return BlockingEffectCall(made, self._loop)
 
     def publish(
         self,

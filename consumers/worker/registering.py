@@ -10,6 +10,7 @@ import structlog
 
 from ...inbox import checkpoint, consumers, handlers, versions
 from ...inbox.database import NotConnectedError
+from ...inbox.effect_rules import probe_of
 from ...inbox.errors import ConfigurationError, FatalError, Problem
 from ...inbox.migrate import check_schema
 from ...inbox.points import Writes
@@ -77,6 +78,11 @@ def refuse_missing(app: App, consumer: Consumer, mediator: Mediator) -> None:
     wanted += [
         (f"projection {name!r} of {consumer.name!r}", read_wants(projection.function), 2)
         for name, projection in consumer.projections.items()
+    ]
+    wanted += [
+        (f"probe of effect {effect.name!r}", read_wants(found.function), 1)
+        for effect in app.effects.values()
+        if (found := probe_of(effect.rule)) is not None
     ]
     problems = [
         Problem(key, what, "yield the resource from an @app.lifespan, or take the parameter out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, final
 
@@ -58,7 +58,17 @@ class LazyTx:
     for it (bounded by the takeover's own limit), and a zombie's transaction does not open at all.
     """
 
-    def __init__(self, store: Store, consumer: str, partition: Partition, fence_epoch: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        consumer: str,
+        partition: Partition,
+        fence_epoch: int,
+        before_open: Callable[[], None] | None = None,
+    ) -> None:
+        """`before_open` may raise: then it is not opened."""
+        self._before_open = before_open
+        self.asked_for = False
         self._store = store
         self._consumer = consumer
         self._partition = partition
@@ -84,6 +94,9 @@ class LazyTx:
             if self._closed:
                 raise RuntimeError("the handling that this transaction belongs to has ended")
             if self._conn is None:
+                if self._before_open is not None:
+                    self._before_open()
+                self.asked_for = True
                 self._conn = await self._open()
             return self._conn
 

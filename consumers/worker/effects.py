@@ -1,0 +1,190 @@
+"""The calls to the outside of one handling: which are open, and what a handler may not do with them.
+
+A handler is not cancelled while one of its calls is open: cut off, the call would be made or not made, and nobody would
+know. It is given the call's own deadline and margin; a call that outlasts even those is left to itself, and whatever
+comes of it is still evidence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar, final
+
+from ...dlq.guard import Raised, Returned, guarded
+from ...inbox.effect_call import EffectCall
+from ...inbox.effect_meeting import Asker
+from ...inbox.effect_rows import Call, Home, Origin, Owner
+from ...inbox.effect_rules import Asked, CannotTell, Effect, Probe
+from ...inbox.errors import EffectMisused
+from ...inbox.event import Event, Partition
+from ...inbox.holding import Holding
+from ...inbox.ledger import Ledger
+from ..injection import read_wants
+from .handling import Mediator
+
+T = TypeVar("T")
+
+
+class Transaction(Protocol):
+    """`ctx.tx`, as far as calls care."""
+
+    @property
+    def asked_for(self) -> bool:
+        """The handler has opened it, or is about to."""
+        ...
+
+
+@final
+class Effects:
+    """The effects of one consumer's commands. Owned by the event loop."""
+
+    def __init__(self, ledger: Ledger, declared: Mapping[str, Effect], consumer: str) -> None:
+        self.ledger = ledger
+        self.consumer = consumer
+        self._declared = declared
+
+    def desk(self, command: str, handler_id: int, event: Event[Any], holding: Holding) -> EffectDesk:
+        """For one attempt."""
+        return EffectDesk(self, command, handler_id, event, holding)
+
+    def find(self, effect: str | Effect) -> Effect:
+        """A declared effect. Raises EffectMisused."""
+        name = effect if isinstance(effect, str) else effect.name
+        found = self._declared.get(name)
+        if found is None:
+            raise EffectMisused(f"no effect {name!r} is declared: app.effect({name!r}, rule=..., deadline_s=...)")
+        return found
+
+
+@final
+class EffectDesk:
+    """The calls of one attempt: what `ctx.effect` makes, what the deadline waits for."""
+
+    def __init__(self, effects: Effects, command: str, handler_id: int, event: Event[Any], holding: Holding) -> None:
+        self._effects = effects
+        self._command = command
+        self._handler_id = handler_id
+        self._event = event
+        self._holding = holding
+        self._tx: Transaction | None = None
+        self._owner: Owner | None = None
+        self._made: list[EffectCall] = []
+        self._entered: set[bytes] = set()
+        self._open: set[EffectCall] = set()
+        self._released: asyncio.Future[None] | None = None
+        self._ended = False
+
+    def watch(self, tx: Transaction) -> None:
+        """Tell it of the handler's transaction."""
+        self._tx = tx
+
+    def effect(self, effect: str | Effect, operation_id: str | None, request: Any) -> EffectCall:
+        """A call that is about to be made. Raises EffectMisused for a name that is not declared."""
+        event, found = self._event, self._effects.find(effect)
+        scope = _scope_of(event) if operation_id is None else event.tenant or ""
+        operation = event.operation_id if operation_id is None else operation_id
+        call = EffectCall(self._effects.ledger, Call.of(found, self._whose(), operation, request, scope), self)
+        self._made.append(call)
+        return call
+
+    def _whose(self) -> Owner:
+        owner = self._owner
+        if owner is None:
+            event, holding, consumer = self._event, self._holding, self._effects.consumer
+            owner = self._owner = Owner(
+                f"{consumer}/{self._command}",
+                f"#{self._handler_id}",
+                home=Home(consumer, holding.partition, holding.fence_epoch),
+                origin=Origin(consumer, Partition(event.topic, event.partition), event.offset, event.timestamp),
+                event_id=event.event_id,
+                tenant=event.tenant,
+                brand=event.brand,
+                correlation_id=event.correlation_id,
+            )
+        return owner
+
+    # ------------------------------------------------------------------------------------- what a call asks and tells
+
+    def enter(self, call: EffectCall) -> None:
+        """A call begins."""
+        if self._ended:
+            raise EffectMisused(f"{call} begins behind the end of its handling: await it inside the handler")
+        if self._tx is not None and self._tx.asked_for:
+            raise EffectMisused(
+                f"{call} inside an open ctx.tx: the call stays made when the transaction is undone, and the transaction"
+                " would hold its locks as long as the call takes. Make the call first, then write through ctx.tx"
+            )
+        if call.call.identity in self._entered:
+            raise EffectMisused(
+                f"{call} is made twice in one handling: give each an operation_id= of its own, or let the exception of"
+                " the first go, so that the next attempt makes it again"
+            )
+        self._entered.add(call.call.identity)
+
+    def opened(self, call: EffectCall) -> None:
+        """Nobody cancels the handler from here on."""
+        self._open.add(call)
+
+    def closed(self, call: EffectCall) -> None:
+        """Until here."""
+        self._open.discard(call)
+        if not self._open and self._released is not None and not self._released.done():
+            self._released.set_result(None)
+
+    def before_tx(self) -> None:
+        """`ctx.tx` is about to be opened. Raises EffectMisused inside a call."""
+        if self._open:
+            call = next(iter(self._open))
+            raise EffectMisused(
+                f"ctx.tx is opened inside {call}: a transaction would be open as long as the call takes. Close the"
+                " `async with` first, then write through ctx.tx"
+            )
+
+    # ------------------------------------------------------------------------------------------ what the guard asks
+
+    def left_s(self) -> float | None:
+        """How long the open calls may still take, with their margins; None where none is open."""
+        ends_s = [call.begun.until_s + call.call.effect.margin_s for call in self._open if call.begun is not None]
+        return max(ends_s) - self._effects.ledger.monotonic_s() if ends_s else None
+
+    def released(self) -> asyncio.Future[None]:
+        """Done once no call is open."""
+        if self._released is None or self._released.done():
+            self._released = asyncio.get_running_loop().create_future()
+        return self._released
+
+    def leave(self, outcome: Returned[T] | Raised) -> Returned[T] | Raised:
+        """The handling is over, and nothing begins any more; what it left behind may be an error of its own."""
+        self._ended = True
+        misused = None if isinstance(outcome, Raised) else self._misused()
+        return outcome if misused is None else Raised(misused)
+
+    def _misused(self) -> EffectMisused | None:
+        for call in self._made:
+            if not call.was_entered:
+                return EffectMisused(
+                    f"{call} was made and never entered: write `async with ctx.effect(...) as effect:`"
+                )
+        if self._open:
+            call = next(iter(self._open))
+            return EffectMisused(f"{call} is still open at the end of its handling: await it inside the handler")
+        return None
+
+
+def _scope_of(event: Event[Any]) -> str:
+    """An event's own id counts within its topic, type and tenant."""
+    return f"{event.topic}\x1f{event.type}\x1f{event.tenant or ''}"
+
+
+def asker(mediator: Mediator) -> Asker:
+    """Runs probes like handlers: with resources, bounded, and whatever they raise is no answer."""
+
+    async def ask(effect: Effect, probe: Probe, asked: Asked) -> object:
+        wants = read_wants(probe.function)
+        outcome = await guarded(mediator.call(probe.function, wants, (asked,), None), effect.deadline_s)
+        if isinstance(outcome, Raised):
+            return CannotTell(f"it raised {type(outcome.error).__name__}")
+        return outcome.value
+
+    return ask
