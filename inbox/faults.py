@@ -74,8 +74,17 @@ def classify(error: BaseException) -> Fault:
         return Fault.TRANSIENT
     state = sqlstate(error)
     if state is not None:
-        return SQLSTATE_FAULTS.get(state) or SQLSTATE_FAULTS.get(state[:2]) or Fault.PROGRAM
+        return fault_of(state)
     return Fault.DATA if _is_refused_value(error) else Fault.PROGRAM
+
+
+def fault_of(state: str) -> Fault:
+    """The fault that a SQLSTATE names.
+
+    >>> fault_of("40P01"), fault_of("23505")
+    (<Fault.TRANSIENT: 'transient'>, <Fault.DATA: 'data'>)
+    """
+    return SQLSTATE_FAULTS.get(state) or SQLSTATE_FAULTS.get(state[:2]) or Fault.PROGRAM
 
 
 def sqlstate(error: BaseException) -> str | None:

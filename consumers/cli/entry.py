@@ -18,7 +18,7 @@ from ...inbox.migrate import upgrade
 from ...inbox.store import STORE_ERRORS
 from .. import config_report, logs, metrics
 from ..settings import Log, Settings, masked_address
-from . import checking, handlers, lagging, restoring, running, showing, topics
+from . import checking, explaining, handlers, lagging, restoring, running, showing, topics
 from .dlq import dlq_app
 from .options import ERR, OUT, AppOption, ConfigOption, ConsumerOption, JsonOption
 from .preparing import choose, chosen, judge, prepare, settings_only
@@ -97,6 +97,19 @@ def show_config(
         sys.stdout.write(config_report.reference() if reference else metrics.reference())
         return
     showing.show(settings_only(app, config), as_json)
+
+
+@app.command()
+def explain(
+    handler: Annotated[str, typer.Argument(metavar="HANDLER", help="A projection or a command.")],
+    app: AppOption = None,
+    consumer: ConsumerOption = None,
+    exception: Annotated[
+        str | None, typer.Option("--exception", metavar="MODULE.CLASS", help="Only the path that this one takes.")
+    ] = None,
+) -> None:
+    """Say in plain English what becomes of a handler's failures: rules, tables, retries, key, limits."""
+    explaining.explain(app, handler, consumer, exception)
 
 
 @app.command()

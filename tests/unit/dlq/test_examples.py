@@ -14,6 +14,7 @@ import pytest
         "decisions",
         "failure_text",
         "foreign",
+        "in_words",
         "letter",
         "letter_headers",
         "outcomes",
