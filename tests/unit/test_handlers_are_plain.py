@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tidegate.consumers import App, BlockingContext, Context, Event, Json, header
+from tidegate.consumers import App, BlockingContext, Context, Effect, Event, Json, header
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,34 @@ async def clients() -> AsyncIterator[InvoiceClient]:
     client.open = False
 
 
+class Called:
+    """A call that nobody made before: what a handler's test puts in place of `ctx.effect(...)`."""
+
+    def __init__(self) -> None:
+        self.key, self.attempt, self.timeout_s = "key-1", 1, 5.0
+        self.is_done = False
+        self.result: Any = None
+        self.external_id: str | None = None
+
+    def complete(self, result: Any = None, external_id: str | None = None) -> None:
+        self.result, self.external_id = result, external_id
+
+    def refused(self, why: str) -> None:
+        """Nobody asks."""
+
+    def __enter__(self) -> Called:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is written down."""
+
+    async def __aenter__(self) -> Called:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing is written down."""
+
+
 class Ctx:
     """What a test gives a handler: it writes down what was published."""
 
@@ -91,6 +119,9 @@ class Ctx:
         self.operation_id = self.correlation_id = event.id_text
         self.tx: Any = None
         self.published: list[tuple[str, object]] = []
+
+    def effect(self, effect: str | Effect, **_: object) -> Called:
+        return Called()
 
     async def publish(self, topic: str, value: object, **_: object) -> None:
         self.published.append((topic, value))
@@ -104,6 +135,9 @@ class BlockingCtx:
         self.operation_id = self.correlation_id = event.id_text
         self.tx: Any = None
         self.published: list[tuple[str, object]] = []
+
+    def effect(self, effect: str | Effect, **_: object) -> Called:
+        return Called()
 
     def publish(self, topic: str, value: object, **_: object) -> None:
         self.published.append((topic, value))
