@@ -1,4 +1,4 @@
-"""What is wrong with a set of rules, found before the first event. No IO; time is an argument.
+"""What is wrong with a set of rules, found before the first event. No IO; a look at values.
 
 A rule is code that runs when something fails already: what can be known to be wrong is refused at start, with the
 handler, the rule and the fix. What may be meant so is a warning of `tidegate check`.
