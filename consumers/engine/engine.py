@@ -191,14 +191,12 @@ class Engine:
         life.start(signal.starts, self._streams, self._lanes)
         self._committing.touch(life)
         self._pausing.look_again()
-        self._pausing.tell(life, actions)
         kind = Examine if signal.suspected else Seek
         actions.append(kind(life.partition, life.epoch, life.position))
 
     def _examined(self, signal: Examined, now_s: float, actions: list[Action]) -> None:
         life = self._current(signal.partition, signal.epoch)
         if life.phase is Phase.LIVE:
-            self._pausing.tell(life, actions)
             actions.append(Seek(life.partition, life.epoch, life.position))
 
     def _refused(self, signal: Refused, now_s: float, actions: list[Action]) -> None:

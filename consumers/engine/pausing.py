@@ -59,12 +59,6 @@ class Pausing:
         """A partition came or became live: it has not been told yet."""
         self._looked = False
 
-    def tell(self, life: PartitionLife, actions: list[Action]) -> None:
-        """Tell the client of one that is about to be sought: it must not read even once between the two."""
-        if self.standing and not life.paused:
-            life.paused = True
-            actions.append(Pause(frozenset({life.partition})))
-
     def settle(self, lives: Iterable[PartitionLife], actions: list[Action]) -> None:
         """Tell the client what changed. One that is not live yet is resumed only after its seek."""
         standing = self.standing

@@ -1,7 +1,7 @@
 """The app whose records kill their process: each event is written down by a projection and by a command.
 
-`KILLS` says what kills: `command` and `projection` send the signal themselves, `memory` takes memory until a stand-in for
-the kernel's killer ends the process, `codec` leaves in the middle of decoding. Nothing in its table refuses a second
+`KILLS` says what kills: `command` and `projection` send the signal themselves, `memory` takes memory until a stand-in
+for the kernel's killer ends the process, `codec` leaves in the middle of decoding. Nothing in its table refuses a second
 effect.
 """
 

@@ -104,8 +104,8 @@ class Supervised:
     async def letters(self) -> list[tuple[str, str, int]]:
         """(reason, handler, offset) of every dead row."""
         rows = await self.db.fetch(
-            "SELECT f.reason, h.name, f.record_offset FROM tidegate.failure f JOIN tidegate.handler h ON h.id = f.handler"
-            " WHERE f.state = 'dead' ORDER BY f.id"
+            "SELECT f.reason, h.name, f.record_offset FROM tidegate.failure f"
+            " JOIN tidegate.handler h ON h.id = f.handler WHERE f.state = 'dead' ORDER BY f.id"
         )
         return [tuple(row) for row in rows]
 
