@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tests.services.topics import Topic
 from tests.support.running import ID, Sent, Stage, committed, letters_of, note, reader, table_of
-from tidegate.consumers import App, BlockingTx, Context, Event, TransientError
+from tidegate.consumers import App, BlockingTx, Context, Event, RetryPolicy, TransientError
 
 
 @dataclass
@@ -120,7 +120,7 @@ async def test_one_bad_event_in_a_batch_is_dead_and_only_it(stage: Stage, topic:
 
     Case: B36
     Parts: real (Kafka, PostgreSQL)
-    Red when: projections/verdicts.py `failed` takes `if False` for `if len(piece) > 1`
+    Red when: projections/search.py `failed` leaves out its first branch
     """
     await table_of(stage)
     name = topic(partitions=1)
@@ -147,18 +147,18 @@ async def test_what_time_heals_gets_its_tries_also_beside_a_poison_event(stage: 
 
     Case: B36
     Parts: real (Kafka, PostgreSQL)
-    Red when: projections/verdicts.py `failed` leaves out its second `if`
+    Red when: projections/search.py `_try_again` takes every `delay_s` for None
     """
     await table_of(stage)
     name = topic(partitions=1)
     app = reader(name)
     topic(partitions=1, name=letters_of(name, app))
     trouble = troubled(app)
-    await stage.send(name, Sent("bad", {"permanent": True}), Sent("late", {"transient": 5}))
+    await stage.send(name, Sent("bad", {"permanent": True}), Sent("late", {"transient": 3}))
     worker = await stage.start(app)
     await worker.until_counted("events", "effects", "completed", n=1)
     assert await stage.failures() == [("bad", "dead", "rejected")]
-    assert trouble.calls["late"] == 6
+    assert trouble.calls["late"] == 4
 
 
 async def test_an_event_that_stays_transient_is_dead_as_exhausted(stage: Stage, topic: Topic) -> None:
@@ -166,7 +166,7 @@ async def test_an_event_that_stays_transient_is_dead_as_exhausted(stage: Stage, 
     name = topic(partitions=1)
     app = reader(name)
     topic(partitions=1, name=letters_of(name, app))
-    trouble = troubled(app)
+    trouble = troubled(app, retry=RetryPolicy(in_place_max_s=30.0))
     await stage.send(name, Sent("never", {"transient": 1000}), Sent("fine", {"n": 1}))
     worker = await stage.start(app)
     await worker.until_counted("dead", "effects", "exhausted", n=1)
@@ -347,7 +347,7 @@ async def test_a_database_that_goes_away_under_a_handler_pauses_and_buries_nothi
 
     Case: B35
     Parts: real (Kafka, PostgreSQL)
-    Red when: projections/apply.py `_decision` leaves out `if not await self._ping(...)`
+    Red when: projections/settling.py `_decision` leaves out `if not await self._ping(...)`
     """
     await table_of(stage)
     name = topic(partitions=1)
