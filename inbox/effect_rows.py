@@ -110,7 +110,10 @@ def next_key(key: str) -> str:
 
 
 def _uuid(digest: bytes) -> str:
-    return str(uuid.UUID(bytes=digest, version=5))
+    """A digest in the form of a name-based UUID (version 5, the variant of RFC 9562)."""
+    text = digest.hex()
+    variant = "89ab"[int(text[16], 16) & 3]
+    return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
 
 
 def _digest(kind: bytes, *parts: str) -> bytes:

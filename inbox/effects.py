@@ -79,34 +79,35 @@ def intend_sql(t: Tables) -> str:
     """Write many intents, each under its fence: one statement, one commit. Parameters by `intend`.
 
     A row that stands already, one whose fence is not ours, and one below the bound of a restored database are left
-    out; ordered, so that two groups never wait for each other crosswise.
+    out; ordered, so that two groups never wait for each other crosswise. What many intents share is sent once.
     """
     return t.sql("""
-        WITH asked AS (
-          SELECT * FROM unnest(
-            $1::bytea[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[],
-            $9::bytea[], $10::text[], $11::float8[], $12::float8[], $13::text[], $14::bytea[], $15::text[],
-            $16::text[], $17::text[], $18::int[], $19::text[], $20::int[], $21::bigint[])
-            u (identity, scope, owner, name, operation_id, rule, provider, fingerprint,
-               attempt_id, key, deadline_s, due_s, consumer, event_id, tenant,
-               brand, correlation_id, home, origin_topic, origin_partition, origin_offset)),
+        WITH shared AS (
+          SELECT * FROM unnest($10::int[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
+                               $16::float8[], $17::float8[], $18::text[], $19::text[], $20::text[], $21::text[],
+                               $22::int[], $23::bool[], $24::text[], $25::int[], $26::bigint[])
+            s (no, scope, owner, name, rule, provider, deadline_s, due_s, tenant, brand, consumer, origin_topic,
+               origin_partition, fenced, topic, partition, epoch)),
         held AS (
-          SELECT h.no FROM unnest($22::int[], $23::text[], $24::text[], $25::int[], $26::bigint[])
-                           h (no, consumer, topic, partition, epoch)
-            JOIN {fence} f ON f.consumer = h.consumer AND f.topic = h.topic AND f.partition = h.partition
-                          AND f.epoch = h.epoch
-           WHERE f.wanted IS NULL ORDER BY f.consumer, f.topic, f.partition FOR KEY SHARE OF f),
+          SELECT s.no FROM shared s
+            JOIN {fence} f ON f.consumer = s.consumer AND f.topic = s.topic AND f.partition = s.partition
+                          AND f.epoch = s.epoch
+           WHERE s.fenced AND f.wanted IS NULL ORDER BY f.consumer, f.topic, f.partition FOR KEY SHARE OF f),
         made AS (
           INSERT INTO {effect} (identity, scope, owner, name, operation_id, state, rule, provider, fingerprint,
                                 attempt_id, key, deadline, due, consumer, event_id, tenant, brand, correlation_id)
-          SELECT identity, scope, owner, name, operation_id, 'intended', rule, provider, fingerprint, attempt_id, key,
-                 clock_timestamp() + deadline_s * interval '1 second', clock_timestamp() + due_s * interval '1 second',
-                 consumer, event_id, tenant, brand, correlation_id
-            FROM asked a
-           WHERE (a.home = 0 OR a.home IN (SELECT no FROM held))
+          SELECT a.identity, s.scope, s.owner, s.name, a.operation_id, 'intended', s.rule, s.provider, a.fingerprint,
+                 a.attempt_id, a.key, clock_timestamp() + s.deadline_s * interval '1 second',
+                 clock_timestamp() + s.due_s * interval '1 second', s.consumer, a.event_id, s.tenant, s.brand,
+                 a.correlation_id
+            FROM unnest($1::int[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[], $6::text[], $7::bytea[],
+                        $8::text[], $9::bigint[])
+                 a (no, identity, operation_id, fingerprint, attempt_id, key, event_id, correlation_id, origin_offset)
+            JOIN shared s ON s.no = a.no
+           WHERE (NOT s.fenced OR s.no IN (SELECT no FROM held))
              AND NOT EXISTS (SELECT FROM {restored} r
-                              WHERE r.consumer = a.consumer AND r.topic = a.origin_topic
-                                AND r.partition = a.origin_partition AND a.origin_offset < r.until_offset)
+                              WHERE r.consumer = s.consumer AND r.topic = s.origin_topic
+                                AND r.partition = s.origin_partition AND a.origin_offset < r.until_offset)
            ORDER BY a.identity
           ON CONFLICT (identity) DO NOTHING RETURNING id, attempt_id, deadline)
         SELECT id, attempt_id, deadline FROM made
@@ -115,29 +116,36 @@ def intend_sql(t: Tables) -> str:
 
 async def intend(driver: Driver, sql: str, intents: Sequence[Intent]) -> list[Made | None]:
     """Run `intend_sql` for `intents`; None for each that was left out."""
-    homes: dict[tuple[str, str, int, int], int] = {}
-    columns = [list(column) for column in zip(*[_intent_values(intent, homes) for intent in intents], strict=True)]
-    fences = [(no, *place) for place, no in homes.items()]
-    places: list[list[Any]] = [list(column) for column in zip(*fences, strict=True)] or [[], [], [], [], []]
-    rows = await driver.fetch(sql, *columns, *places)
-    made = {row[1]: Made(row[0], row[2]) for row in rows}
+    shared: dict[_Shared, int] = {}
+    rows = [_intent_values(intent, shared) for intent in intents]
+    kinds = [(no, *values) for values, no in shared.items()]
+    found = await driver.fetch(sql, *map(list, zip(*rows, strict=True)), *map(list, zip(*kinds, strict=True)))
+    made = {row[1]: Made(row[0], row[2]) for row in found}
     return [made.get(intent.attempt_id) for intent in intents]
 
 
-def _intent_values(intent: Intent, homes: dict[tuple[str, str, int, int], int]) -> tuple[Any, ...]:
-    call, effect, owner = intent.call, intent.call.effect, intent.call.owner
-    home, origin = owner.home, owner.origin
-    number = 0
-    if home is not None:
-        place = (home.consumer, home.partition.topic, home.partition.number, home.epoch)
-        number = homes.setdefault(place, len(homes) + 1)
-    consumer = origin.consumer if origin is not None else home.consumer if home is not None else ""
-    topic, partition, offset = (None, None, None) if origin is None else (*origin.partition, origin.offset)
+_Shared: TypeAlias = tuple[Any, ...]
+
+
+def _intent_values(intent: Intent, shared: dict[_Shared, int]) -> tuple[Any, ...]:
+    call = intent.call
+    origin = call.owner.origin
     return (
-        *(call.identity, _name(call.scope), _name(owner.name), effect.name, indexed_text(call.operation_id)),
-        *(rule_name(effect.rule), _name(effect.provider), call.fingerprint, intent.attempt_id, call.key),
-        *(effect.deadline_s, effect.deadline_s + effect.margin_s, consumer, owner.event_id, _optional(owner.tenant)),
-        *(_optional(owner.brand), indexed_text(owner.correlation_id), number, topic, partition, offset),
+        shared.setdefault(_shared_values(call), len(shared)),
+        *(call.identity, indexed_text(call.operation_id), call.fingerprint, intent.attempt_id, call.key),
+        *(call.owner.event_id, indexed_text(call.owner.correlation_id), None if origin is None else origin.offset),
+    )
+
+
+def _shared_values(call: Call) -> _Shared:
+    effect, owner = call.effect, call.owner
+    home, origin = owner.home, owner.origin
+    consumer = home.consumer if home is not None else origin.consumer if origin is not None else ""
+    return (
+        *(_name(call.scope), _name(owner.name), effect.name, rule_name(effect.rule), _name(effect.provider)),
+        *(effect.deadline_s, effect.deadline_s + effect.margin_s, _optional(owner.tenant), _optional(owner.brand)),
+        *(consumer, *((None, None) if origin is None else origin.partition)),
+        *((False, None, None, None) if home is None else (True, *home.partition, home.epoch)),
     )
 
 
@@ -295,8 +303,17 @@ async def open_after_restore(conn: AsyncConnection, t: Tables, intent: Intent, j
     call_s = 0.0 if judged is None else effect.deadline_s
     due_s = 0.0 if judged is None else effect.deadline_s + effect.margin_s
     now = sa.func.clock_timestamp()
-    values: dict[str, Any] = dict(zip(_IDENTITY, _intent_values(intent, {}), strict=False))
-    values |= {
+    values = {
+        "identity": intent.call.identity,
+        "scope": _name(intent.call.scope),
+        "owner": _name(owner.name),
+        "name": effect.name,
+        "operation_id": indexed_text(intent.call.operation_id),
+        "rule": rule_name(effect.rule),
+        "provider": _name(effect.provider),
+        "fingerprint": intent.call.fingerprint,
+        "attempt_id": intent.attempt_id,
+        "key": intent.call.key,
         "state": EffectState.UNKNOWN if judged is None else EffectState.INTENDED,
         "in_doubt": True,
         "unsure": 1,
@@ -315,11 +332,6 @@ async def open_after_restore(conn: AsyncConnection, t: Tables, intent: Intent, j
     made = (await conn.execute(statement.returning(t.effect.c.id, t.effect.c.deadline))).one_or_none()
     return None if made is None else Made(*made)
 
-
-_IDENTITY: Final = (
-    *("identity", "scope", "owner", "name", "operation_id", "rule", "provider", "fingerprint", "attempt_id", "key"),
-)
-"""The columns that come first in an intent's values."""
 
 _LONG_AGO: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 """Since when a key may have been in use that nobody knows the age of: no service remembers it for certain."""

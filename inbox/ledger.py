@@ -13,6 +13,7 @@ It is sent again for as long as the ledger is open: it says the same, however of
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,6 +83,8 @@ class Ledger:
         self._ending_line = Line(store)
         self._intents: Grouped[Intent, Made | None] = Grouped(self._intend, self._never_called)
         self._endings: Grouped[tuple[Call, Ending], None] = Grouped(self._end)
+        self._attempts = itertools.count()
+        self._mark = os.urandom(10)
         self._closed = False
         self._withdrawn = Withdrawn()
         self._meeting = Meeting(store, self._intents.put, ask, self._withdrawn, self._clock)
@@ -137,7 +140,7 @@ class Ledger:
         """
         await self._gate.admit(call.effect)
         asked_s = self.monotonic_s()
-        intent = Intent(call, os.urandom(16))
+        intent = Intent(call, self._new_attempt())
         try:
             made = await self._intents.put(intent)
             return begun(made, intent, call.key, 1, asked_s) if made is not None else await self._meeting.meet(intent)
@@ -147,6 +150,10 @@ class Ledger:
         except asyncio.CancelledError:
             self._withdrawn.add(intent.attempt_id)
             raise
+
+    def _new_attempt(self) -> bytes:
+        """16 bytes that no other attempt has, of this ledger or of any other."""
+        return self._mark + next(self._attempts).to_bytes(6, "big")
 
     async def _intend(self, intents: Sequence[Intent]) -> Sequence[Made | None]:
         """One group. A lost answer is asked for once more: the second one waits for the first, whose rows are ours."""
