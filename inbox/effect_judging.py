@@ -91,6 +91,11 @@ def judge(row: EffectRow, call: Call) -> Judgement:
     return _of_unknown(row, call.effect)
 
 
+def judge_open(row: EffectRow, effect: Effect) -> Judgement:
+    """What to do about an open row that no call is about to be made for: whoever goes through them asks."""
+    return _of_unknown(row, effect)
+
+
 def judge_missing(call: Call, now: datetime.datetime) -> TakeOver | None:
     """What to do about `call` that has no row, in a database that may have forgotten it; None: it opens as unknown.
 

@@ -134,6 +134,11 @@ class Leaseholder:
             self._lease = await self._ask(now_s)
         return self._lease
 
+    @property
+    def lease(self) -> Lease | None:
+        """The lease as far as it surely is ours now; nobody is asked."""
+        return self._lease if self.left_s() > 0 else None
+
     def left_s(self) -> float:
         """Seconds for which it surely is ours; never more than what is left, -inf without one."""
         return -math.inf if self._lease is None else self._lease.until_s - self._clock.monotonic_s()
