@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import json
 import re
 import uuid
@@ -20,7 +21,7 @@ from typing import Any, Final, TypeAlias, final
 from .effect_rules import Asked, Effect
 from .effect_states import EffectState, Resolution
 from .event import Partition
-from .identity import digest16
+from .identity import digest16, event_id16, length_prefixed
 
 NOT_TOLD: Final = b"\0" * 16
 """The fingerprint of a request that nobody told: it contradicts nothing."""
@@ -92,7 +93,7 @@ class Call:
         if not operation_id:
             raise ValueError("an effect needs an operation id that is not empty: it is what a repeat is known by")
         where = owner.scope if scope is None else scope
-        identity = _digest(b"effect", where, owner.identity or owner.name, effect.name, operation_id)
+        identity = _id16(b"effect", where, owner.identity or owner.name, effect.name, operation_id)
         return cls(effect, owner, operation_id, where, fingerprint(request), identity)
 
     @property
@@ -101,12 +102,12 @@ class Call:
 
         A UUID in form, because some services demand one.
         """
-        return _uuid(_digest(b"effect-key", self.scope, self.owner.name, self.effect.name, self.operation_id))
+        return _uuid(_id16(b"effect-key", self.scope, self.owner.name, self.effect.name, self.operation_id))
 
 
 def next_key(key: str) -> str:
     """The key behind `key`, where a person said that the service must not take the next call for a repeat."""
-    return _uuid(_digest(b"effect-key-next", key))
+    return _uuid(digest16(b"effect-key-next", key.encode()))
 
 
 def _uuid(digest: bytes) -> str:
@@ -116,8 +117,18 @@ def _uuid(digest: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
 
 
-def _digest(kind: bytes, *parts: str) -> bytes:
-    return digest16(kind, *[part.encode("utf-8", "surrogatepass") for part in parts])
+def _id16(kind: bytes, scope: str, owner: str, name: str, operation_id: str) -> bytes:
+    return event_id16(_prefix(kind, scope, owner, name), _bytes(operation_id))
+
+
+@functools.lru_cache(maxsize=1024)
+def _prefix(kind: bytes, *parts: str) -> bytes:
+    """What many operations share: an owner has few scopes and effects, and thousands of operations a second."""
+    return length_prefixed((kind, *map(_bytes, parts)))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 @final

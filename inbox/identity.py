@@ -17,18 +17,19 @@ ID_BYTES = 16
 """128 bits: among 10^12 ids the chance of a single collision is below 10^-14."""
 
 
-def _length_prefixed(parts: tuple[bytes, ...]) -> bytes:
+def length_prefixed(parts: tuple[bytes, ...]) -> bytes:
+    """All parts in one, so that no two different lists of parts give the same."""
     return b"".join([len(part).to_bytes(4, "big") + part for part in parts])
 
 
 def digest16(kind: bytes, *parts: bytes) -> bytes:
     """The 16-byte digest of `parts`, in a name space of its own for each `kind`."""
-    return hashlib.blake2b(_length_prefixed((kind, *parts)), digest_size=ID_BYTES).digest()
+    return hashlib.blake2b(length_prefixed((kind, *parts)), digest_size=ID_BYTES).digest()
 
 
 def event_prefix(topic: str, type_name: str, tenant: bytes) -> bytes:
     """The part of an event's identity that many events share: cache it and pass it to `event_id16`."""
-    return _length_prefixed((b"event", topic.encode(), type_name.encode(), tenant))
+    return length_prefixed((b"event", topic.encode(), type_name.encode(), tenant))
 
 
 def event_id16(prefix: bytes, id_bytes: bytes) -> bytes:
