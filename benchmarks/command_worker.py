@@ -34,7 +34,7 @@ from tidegate.inbox.migrate import upgrade
 HANDLER: Final = "charge"
 CONCURRENCY: Final = 100
 ENDS: Final = ("completed", "failed")
-LOOK_S: Final = 0.002
+LOOK_S: Final = 0.02
 
 
 @dataclass(slots=True)
