@@ -1,8 +1,8 @@
 """The app whose records kill their process: each event is written down by a projection and by a command.
 
 `KILLS` says what kills: `command` and `projection` send the signal themselves, `memory` takes memory until a stand-in
-for the kernel's killer ends the process, `codec` leaves in the middle of decoding. Nothing in its table refuses a second
-effect.
+for the kernel's killer ends the process, `codec` leaves in the middle of decoding. Nothing in its table refuses a
+second effect.
 """
 
 from __future__ import annotations

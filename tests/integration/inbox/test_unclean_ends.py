@@ -1,4 +1,4 @@
-"""Unclean ends are counted at the next takeover: who died at the same place twice in a row may have died of a record."""
+"""Unclean ends are counted at the next takeover: who died twice in a row at one place may have died of a record."""
 
 from __future__ import annotations
 
@@ -137,7 +137,9 @@ async def test_the_count_starts_anew_where_the_culprit_is_known(
 async def test_a_mark_tells_what_was_in_hand_and_whether_its_writer_is_there(
     db: Database, t: Tables, migrated_url: str
 ) -> None:
-    """Case: B34
+    """While the session lives that wrote it, its process may be frozen, and not dead.
+
+    Case: B34
     Parts: real (PostgreSQL)
     Red when: suspects.py's `found` does not compare `a.backend_start`
     """
