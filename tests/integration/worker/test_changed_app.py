@@ -38,12 +38,7 @@ def shop(topic: str, consumer: str, handlers: tuple[str, ...] = (), **options: A
 
 
 async def test_a_rolled_back_release_starts_and_leaves_what_the_new_one_left(stage: Stage, topic: Topic) -> None:
-    """v2 has a new handler and a dead row of it; v1 starts, warns and touches nothing; v2 goes on where it was.
-
-    Case: design.md, "Handlers that the app no longer has"
-    Parts: real (Kafka, PostgreSQL)
-    Red when: registering.py passes every known handler's id to attach_only, or picking takes rows of any handler
-    """
+    """v2 has a new handler and a dead row of it; v1 starts, warns and touches nothing; v2 goes on where it was."""
     await table_of(stage)
     name = topic(partitions=1)
     name_of = "c-" + name[-20:]
@@ -132,12 +127,7 @@ def test_a_name_that_another_handler_has_or_was_called_is_no_former_name(renamed
 async def test_what_a_gone_handler_left_is_discarded_on_a_word_and_check_is_content(
     stage: Stage, topic: Topic, tmp_path: Any
 ) -> None:
-    """`check` names the three ways; a dry run says what is there; --yes discards, with an audit line.
-
-    Case: design.md, "Handlers that the app no longer has"
-    Parts: real (Kafka, PostgreSQL, the command line)
-    Red when: cli/handlers.py's discard does not ask for `really`
-    """
+    """`check` names the three ways; a dry run says what is there; --yes discards, with an audit line."""
     await table_of(stage)
     name = topic(partitions=1)
     name_of = "c-" + name[-20:]
