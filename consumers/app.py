@@ -341,7 +341,7 @@ class App:
         """Declare the one function that carries out a class of commands: `fn(command, ctx: Context, client: C)`.
 
         What it raises ends its event, never the process: `sys.exit` too, which is for programs and not for handlers.
-        What it returns is not looked at.
+        What it returns is its outcome: None (done), Skipped, Retry, Dead or Unknown; anything else is a dead letter.
         """
 
         def declare(function: F) -> F:

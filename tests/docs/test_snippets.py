@@ -39,7 +39,7 @@ async def test_a_pages_python_runs(page: Page, monkeypatch: pytest.MonkeyPatch) 
                 await ended
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guides/handlers.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guides/handlers.md", "docs/guides/failures.md"])
 def test_the_apps_that_are_shown_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (page,) = (page for page in WITH_PYTHON if page.name == name)
     app = vars(run(page, monkeypatch))["app"]
