@@ -14,7 +14,7 @@ from ..inbox.errors import FatalError
 from ..inbox.event import Record
 from ..inbox.outcome import Dead, Handled, Outcome, Reason, Retry, Skipped, Unknown
 from .decisions import DeadNow, Fatal, Transient
-from .failure_text import CHAIN_MAX, dead, safe_text
+from .failure_text import CHAIN_MAX, alone, dead, exception_type, safe_text
 from .retry import is_wait
 
 FIX: Final = "return None when it is done, or Skipped, Retry, Dead or Unknown"
@@ -51,8 +51,11 @@ def dead_by(decision: DeadNow | Transient, exc: BaseException, record: Record) -
     return dead(reason, exc, record, decision.because if decision.led_by.rule else "")
 
 
-def fatal_by(decision: Fatal, exc: BaseException, record: Record) -> FatalError:
-    """The error with which the process leaves: the one that was raised, or a rule's, without secrets or payload."""
+def fatal_by(decision: Fatal, exc: BaseException, record: Record | None = None) -> FatalError:
+    """The error with which the process leaves: the one that was raised, or a rule's, without secrets or payload.
+
+    Without a `record` (of a batch nobody knows which it was) the exception's own message is left out.
+    """
     link: BaseException | None = exc
     for _ in range(CHAIN_MAX):
         if link is None or isinstance(link, FatalError):
@@ -60,9 +63,11 @@ def fatal_by(decision: Fatal, exc: BaseException, record: Record) -> FatalError:
         link = link.__cause__
     if isinstance(link, FatalError):
         return link
-    told = dead(Reason.REJECTED, exc, record, decision.because)
-    where = f"{record.topic}/{record.partition}@{record.offset}"
-    return FatalError(f"{where}: {told.exception_type}: {told.why}", fix="repair the cause, then start again")
+    what = f"{exception_type(alone(exc))}: {decision.because}"
+    if record is not None:
+        why = dead(Reason.REJECTED, exc, record, decision.because).why
+        what = f"{record.topic}/{record.partition}@{record.offset}: {exception_type(alone(exc))}: {why}"
+    return FatalError(what, fix="repair the cause, then start again")
 
 
 def _retry(value: Retry, payload: Any) -> Outcome:

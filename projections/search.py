@@ -16,8 +16,8 @@ import datetime
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, final
 
-from ..dlq.failure_text import dead as dead_outcome
 from ..dlq.failure_text import describe, exception_type
+from ..dlq.outcomes import dead_by
 from ..dlq.policy import FailurePolicy
 from ..dlq.retry import RetryState
 from ..dlq.rules import DeadNow, Decision, Postponed, ReviewNow, SkipNow, Transient
@@ -182,7 +182,7 @@ class Search:
                     text = text._replace(message=decision.because)
                 self._end(event, ForReview(text, tries.attempts_total + 1, decision.effect_id))
             case DeadNow():
-                dead = dead_outcome(decision.reason, error, event.record)
+                dead = dead_by(decision, error, event.record)
                 self._end(event, Died(dead, tries.attempts_total + 1))
             case _:
                 raise AssertionError(f"{type(decision).__name__} is no end of an event")
@@ -196,7 +196,7 @@ class Search:
             self._place += 1
             return
         if delay_s is None:
-            self._end(event, Died(dead_outcome(decision.exhausted, error, event.record), tries.attempts_total))
+            self._end(event, Died(dead_by(decision, error, event.record), tries.attempts_total))
         else:
             self.again.append(Again(event, error, tries.attempts_total, delay_s))
             due = self._clock.now() + datetime.timedelta(seconds=delay_s)

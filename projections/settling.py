@@ -19,10 +19,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..dlq.guard import HandlerRaised
+from ..dlq.outcomes import fatal_by
 from ..dlq.reporting import PROJECTION, report_retry
 from ..dlq.rules import Decision, DependencyAway, Fatal, Lost, Transient, decide
 from ..inbox.clock import Clock
-from ..inbox.errors import DependencyError, FatalError, OwnershipLost
+from ..inbox.errors import DependencyError, OwnershipLost
 from ..inbox.event import Partition
 from ..inbox.faults import Fault, classify
 from ..inbox.meter import Meter
@@ -202,11 +203,11 @@ class Settler:
         """What the error means for its events; what it means for the process goes out."""
         decision = decide(error, classify, bound.projection.policy.rules, self._clock.now())
         if isinstance(decision, Fatal):
-            raise error if isinstance(error, FatalError) else FatalError(str(error), fix="see the error above")
+            raise fatal_by(decision, error)
         if isinstance(decision, Lost):
             raise OwnershipLost from error
         if isinstance(decision, DependencyAway):
             if not await self._ping(decision.name):
                 raise DependencyError(decision.name, "it does not answer") from error
-            return Transient()
+            return Transient(because=decision.because, led_by=decision.led_by)
         return decision

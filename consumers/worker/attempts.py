@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, final
 
-from ...dlq.failure_text import dead as dead_outcome
 from ...dlq.failure_text import describe, exception_type
 from ...dlq.guard import HandlerRaised
-from ...dlq.policy import FailurePolicy
+from ...dlq.outcomes import dead_by, fatal_by
+from ...dlq.policy import FailurePolicy, Rule
 from ...dlq.reporting import report_retry
 from ...dlq.retry import RetryState
 from ...dlq.rules import (
@@ -32,7 +32,7 @@ from ...dlq.rules import (
     decide,
 )
 from ...inbox.clock import Clock
-from ...inbox.errors import FatalError, OwnershipLost
+from ...inbox.errors import OwnershipLost
 from ...inbox.event import Event
 from ...inbox.failure_rows import Verdict
 from ...inbox.faults import classify
@@ -97,10 +97,10 @@ class Attempts:
             try:
                 return Settled(state.attempts_total + 1, await attempt())
             except HandlerRaised as raised:
-                error = raised.error
-            except STORE_ERRORS as store_error:
-                error = store_error
-            decision = await self._decision(error, subject)
+                error, rules = raised.error, subject.policy.rules
+            except STORE_ERRORS as store_error:  # our own statements: the rules speak of the handler
+                error, rules = store_error, ()
+            decision = await self._decision(error, subject.event, rules)
             if decision is None:
                 continue
             state, settled = await self._judge(subject, decision, error, state)
@@ -127,7 +127,7 @@ class Attempts:
                 fate = Review(verdict, attempts, decision.effect_id)
                 return state, Settled(attempts, fate=fate)
             case DeadNow():
-                return state, Settled(attempts, fate=dead_outcome(decision.reason, error, subject.event.record))
+                return state, Settled(attempts, fate=dead_by(decision, error, subject.event.record))
             case _:
                 raise AssertionError(f"{type(decision).__name__} is no end of an event")
 
@@ -148,7 +148,7 @@ class Attempts:
         policy = subject.policy
         delay_s = policy.retry.next_delay_s(state, self._clock.random(), decision.after_s)
         if delay_s is None:
-            dead = dead_outcome(decision.exhausted, error, subject.event.record)
+            dead = dead_by(decision, error, subject.event.record)
             return state, Settled(state.attempts_total, fate=dead)
         self._meter.retried(subject.handler, 1)
         report_retry(subject.event, subject.handler, subject.kind, error, state.attempts_total, delay_s)
@@ -165,18 +165,18 @@ class Attempts:
         since = self._clock.now() - datetime.timedelta(seconds=state.age_s) if state.attempts else None
         return Wait(verdict, due, state.attempts_total, state.attempts, since)
 
-    async def _decision(self, error: Exception, subject: Subject) -> Decision | None:
+    async def _decision(self, error: Exception, event: Event[Any], rules: tuple[Rule, ...]) -> Decision | None:
         """What the error means; None: it had to wait (for a dependency, for a connection), no attempt counted."""
         if isinstance(error, TxPoolFullError):
             return None
-        decision = decide(error, classify, subject.policy.rules)
+        decision = decide(error, classify, rules, self._clock.now())
         if isinstance(decision, Fatal):
-            raise error if isinstance(error, FatalError) else FatalError(str(error), fix="see the error above")
+            raise fatal_by(decision, error, event.record)
         if isinstance(decision, Lost):
             raise OwnershipLost from error
         if isinstance(decision, DependencyAway):
             if await self._dependencies.answers(decision.name):
-                return Transient()
+                return Transient(because=decision.because, led_by=decision.led_by)
             await self._dependencies.wait(decision.name)
             return None
         return decision

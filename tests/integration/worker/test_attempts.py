@@ -15,8 +15,18 @@ from tests.services.topics import Topic
 from tests.support.desk import Desk, Do, at_desk, letters, write
 from tests.support.losing_proxy import losing_proxy
 from tests.support.running import Sent, Stage, reader, table_of
-from tidegate.consumers import BlockingContext, Context, Event, RecordError, RetryPolicy, TransientError
-from tidegate.inbox.outcome import Reason
+from tidegate.consumers import (
+    BlockingContext,
+    Context,
+    Dead,
+    Event,
+    Reason,
+    RecordError,
+    RetryPolicy,
+    Skipped,
+    TransientError,
+    Unknown,
+)
 
 QUICK = RetryPolicy(attempts_max=3, base_s=0.001, cap_s=0.002)
 
@@ -359,13 +369,11 @@ async def test_whatever_a_handler_raises_is_its_own_events_end_and_nobody_elses(
     letters(app, topic)
     (consumer,) = app.consumers.values()
 
-    async def do(command: Do, ctx: Context) -> str:
+    async def do(command: Do, ctx: Context) -> None:
         WORSE.get(command.id, bool)(None)
-        return "nobody asked"
 
-    def do_blocking(command: Do) -> object:
+    def do_blocking(command: Do) -> None:
         WORSE.get(command.id, bool)(None)
-        return object()
 
     @consumer.command("do", on="Thing", retry=QUICK)
     def to_do(event: Event[dict[str, Any]]) -> Do:
@@ -381,6 +389,55 @@ async def test_whatever_a_handler_raises_is_its_own_events_end_and_nobody_elses(
     await worker.until_counted("events", "do", "completed", n=1)
     found = {id_text: reason for id_text, _, reason in await stage.failures("do")}
     assert found == {id_: "no_key" if id_ == "ours" else "rejected" for id_ in WORSE}
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_handler_says_how_its_event_ended_and_nonsense_is_no_success(
+    stage: Stage, topic: Topic, blocking: bool
+) -> None:
+    """None is done, an outcome is that outcome, and whatever else comes back is a dead letter that names the fix.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: dlq/outcomes.py's `case _` returns Handled()
+    """
+    name = topic(partitions=1)
+    app = reader(name)
+    letters(app, topic)
+    (consumer,) = app.consumers.values()
+    returned: dict[str, object] = {
+        "done": None,
+        "skipped": Skipped("nobody ordered it"),
+        "dead": Dead(Reason.NO_KEY, "whose is it?"),
+        "unknown": Unknown("the bank said neither yes nor no"),
+        "number": 200,
+        "class": Skipped,
+    }
+
+    async def do(command: Do) -> object:
+        return returned[command.id]
+
+    def do_blocking(command: Do) -> object:
+        return returned[command.id]
+
+    @consumer.command("do", on="Thing", retry=QUICK)
+    def to_do(event: Event[dict[str, Any]]) -> Do:
+        return Do(event.id_text, event.value)
+
+    app.handler(Do)(do_blocking if blocking else do)
+    await stage.send(name, *(Sent(id_, key=id_.encode()) for id_ in returned))
+    worker = await stage.start(app)
+    await worker.until_counted("events", "do", "completed", n=1)
+    await worker.until_counted("events", "do", "skipped", n=1)
+    await worker.until_counted("events", "do", "failed", n=3)
+    await worker.until_counted("events", "do", "unknown", n=1)
+    found = {id_text: (state, reason) for id_text, state, reason in await stage.failures("do")}
+    assert found == {
+        "dead": ("dead", "no_key"),
+        "unknown": ("unknown", "review"),
+        "number": ("dead", "rejected"),
+        "class": ("dead", "rejected"),
+    }
     assert await stage.value("SELECT max(length(message)) FROM tidegate.failure") < 600
     assert await worker.stop() == 0
 

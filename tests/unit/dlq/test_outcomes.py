@@ -124,3 +124,5 @@ def test_a_process_leaves_with_its_own_error_or_with_the_rules() -> None:
     assert "shop.orders/3@17: ValueError: the books do not balance: " in str(error)
     assert "4111-test-card" not in str(error)
     assert "pw123" not in str(error)
+    of_a_batch = fatal_by(Fatal("the books do not balance", RULE), ValueError("4111-test-card"))
+    assert str(of_a_batch).startswith("ValueError: the books do not balance. Fix: ")
