@@ -65,7 +65,14 @@ TABLE: Final = (
     Metric("conflicts", "counter", "Known event ids that came again with another payload.", ("handler",)),
     Metric("breaker_open", "gauge", "1 while the breaker on dead letters holds a handler back.", ("handler",)),
     Metric("parked", "counter", "Events put into the queue: to be tried again, or behind their key.", ("handler",)),
-    Metric("stale_skipped", "counter", "Events that came behind something newer, as the projection says.", ("handler",)),
+    Metric("stale_skipped", "counter", "Events that came behind a newer one, as their projection says.", ("handler",)),
+    Metric("provider_away", "gauge", "1 while a provider's breaker is open or tries one call.", ("provider",)),
+    Metric("events_waiting", "gauge", "Events in the queue or behind one; shown by one process.", ("handler",)),
+    Metric("events_unknown", "gauge", "Events that wait for a person; shown by one process of the fleet."),
+    Metric("events_oldest_unknown_seconds", "gauge", "Age of the oldest of them."),
+    Metric("effects_unknown", "gauge", "Calls that nobody knows the end of; shown by one process of the fleet."),
+    Metric("effects_oldest_unknown_seconds", "gauge", "Age of the oldest of them."),
+    Metric("probes", "counter", "Services asked what became of a call, by what they said.", ("result",)),
     Metric("retries", "counter", "Attempts that will be made again.", ("handler",)),
     Metric("handler_seconds", "histogram", "One run of a handler function.", ("handler",), SECONDS),
     Metric("batch_seconds", "histogram", "One transaction of a projection batch.", ("handler",), SECONDS),
@@ -104,7 +111,10 @@ VOCABULARIES: Final[dict[str, frozenset[str]]] = {
     "reason": frozenset(Reason),
     "cause": frozenset({"window_full", "dependency", "quiet", "outbox", "suspects"}),
     "kind": frozenset({"assigned", "revoked", "lost"}),
-    "result": frozenset({"accepted", "refused", "unreachable", "forbidden", "taken", "delivered", "failed"}),
+    "result": frozenset(
+        {"accepted", "refused", "unreachable", "forbidden", "taken", "delivered", "failed"}
+        | {"found", "not_done", "cannot_tell"}
+    ),
 }
 """What the labels with a vocabulary may say. A new word is added here, beside the code that says it."""
 

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ..inbox.database import DatabaseSettings
 from ..inbox.errors import ConfigurationError
+from ..inbox.provider_breakers import ProviderPolicy
 from ..inbox.tables import tables
 from .client.config import ClientOptions
 from .codecs.codec import CodecSettings
@@ -252,6 +253,30 @@ class Worker(_Strict):
     )
 
 
+class Effects(_Strict):
+    """Calls to the outside: when a provider is left alone, and how their unknown ends are found out."""
+
+    provider_failures_max: Count = Field(
+        default=10,
+        description="Calls in a row of one process that a provider does not answer, or refuses for overload, before "
+        "its breaker opens for all replicas: a single lost connection takes a few calls with it.",
+    )
+    provider_retry_after_s: Seconds = Field(
+        default=15.0,
+        description="How long a provider is left alone before one call of the whole fleet tries it again: longer than "
+        "most restarts take.",
+    )
+    probe_every_s: Seconds = Field(
+        default=0.5,
+        description="Between two questions of the reconciler what became of a call, in the whole fleet: an outage "
+        "leaves many calls in doubt, and should not be followed by a flood.",
+    )
+    alert_age_s: Seconds = Field(
+        default=3_600.0,
+        description="From this age on an error is logged for what waits for a person, again every ten minutes.",
+    )
+
+
 class Dlq(_Strict):
     """Dead letters: their topics, and how much may wait for them."""
 
@@ -317,6 +342,7 @@ class Settings(_Strict):
     registry: Registry = Field(default_factory=Registry)
     worker: Worker = Field(default_factory=Worker)
     dlq: Dlq = Field(default_factory=Dlq)
+    effects: Effects = Field(default_factory=Effects)
     health: Health = Field(default_factory=Health)
     log: Log = Field(default_factory=Log)
 
@@ -332,6 +358,10 @@ class Settings(_Strict):
             window_bytes=self.worker.window_bytes_max,
             client_id=self.kafka.client_id,
         )
+
+    def provider_policy(self) -> ProviderPolicy:
+        """When a provider counts as away."""
+        return ProviderPolicy(self.effects.provider_failures_max, self.effects.provider_retry_after_s)
 
     def engine_policy(self) -> EnginePolicy:
         """The engine's bounds; what was paused resumes at half."""
@@ -363,6 +393,7 @@ GROUPS: Final[Mapping[str, type[BaseModel]]] = {
     "registry": Registry,
     "worker": Worker,
     "dlq": Dlq,
+    "effects": Effects,
     "health": Health,
     "log": Log,
 }

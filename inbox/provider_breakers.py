@@ -48,6 +48,11 @@ def dependency_of(provider: str) -> str:
     return f"{PREFIX}:{provider}"
 
 
+def is_provider(dependency: str) -> bool:
+    """Whether a dependency's name is a provider's: only those who call it wait for it."""
+    return dependency.startswith(f"{PREFIX}:")
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class ProviderPolicy:

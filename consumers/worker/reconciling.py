@@ -80,7 +80,7 @@ class Reconciler:
         clock: Clock,
         holder: str,
         *,
-        rate_per_s: float,
+        every_s: float,
         alert_age_s: float,
         told: Told,
         probed: Callable[[str], None],
@@ -95,7 +95,7 @@ class Reconciler:
         self._declared = declared
         self._clock = clock
         self._leaseholder = Leaseholder(store, clock, f"reconciler/{consumer}", holder)
-        self._pause_s = 1.0 / rate_per_s
+        self._pause_s = every_s
         self._alert_age_s = alert_age_s
         self._told = told
         self._probed = probed

@@ -83,7 +83,7 @@ class World:
         return Reconciler(
             self.desk.store, "billing", list(self.desk.graveyard.handlers.values()), ledger,
             {effect.name: effect}, SystemClock(), holder,
-            rate_per_s=1_000.0, alert_age_s=alert_age_s,
+            every_s=0.001, alert_age_s=alert_age_s,
             told=self.told.append, probed=self.results.append, woke=self._woke,
         )  # fmt: skip
 

@@ -1,0 +1,184 @@
+"""Too many dead in a row hold their handler's events back, undone; a provider that does not answer is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tests.services.topics import Topic
+from tests.support.desk import Do, at_desk, letters, write
+from tests.support.running import Sent, Stage, note, reader, table_of
+from tidegate.consumers import Context, Event
+from tidegate.dlq.policy import BreakerPolicy
+from tidegate.inbox.effect_rules import idempotent_key
+
+LETTERS_MAX = 5
+HOLD = BreakerPolicy(row_max=LETTERS_MAX, retry_after_s=3_600.0)
+SOON = BreakerPolicy(row_max=LETTERS_MAX, retry_after_s=0.3)
+
+
+def things(n: int, first: int = 0) -> list[Sent]:
+    """Events of as many keys."""
+    return [Sent(f"e{i}", {"n": i}, key=b"k%d" % i) for i in range(first, first + n)]
+
+
+async def no_more_letters(stage: Stage, *, at_most: int = LETTERS_MAX) -> None:
+    assert await stage.value("SELECT count(*) FROM tidegate.failure") <= at_most
+    assert await stage.value("SELECT count(*) FROM tidegate.outbox WHERE kind = 'letter'") <= at_most
+
+
+async def test_a_bug_that_fails_every_command_halts_before_the_letter_that_is_too_many(
+    stage: Stage, topic: Topic
+) -> None:
+    """A handler that always fails: a handful of letters, then nothing moves, and health says why.
+
+    Case: B35
+    Parts: real (PostgreSQL, Kafka)
+    Red when: consumers/worker/commands.py `_until_admitted` does not ask `admits`
+    """
+    app = reader(topic())
+    letters(app, topic)
+    bug = True
+
+    async def act(command: Do, ctx: Context) -> None:
+        if bug:
+            raise ValueError("a bug")
+        await write(command, ctx)
+
+    await table_of(stage)
+    desk = at_desk(app, act, breaker=SOON)
+    worker = await stage.ready(app)
+    await stage.send(app.consumers[worker.consumer].topics[0], *things(40))
+    await worker.until(lambda: worker.metrics.value("breaker_open", "do") == 1)
+    assert any(
+        reason.startswith("do is held back: 6 events in a row would be dead") for reason in _reasons(worker.board)
+    )
+    await no_more_letters(stage)
+    tried = sum(desk.calls.values())
+    await worker.until(lambda: sum(desk.calls.values()) >= tried + 3)
+    assert worker.events("do", "failed") == LETTERS_MAX, (
+        "one is tried again and again, and none of the tries is a letter"
+    )
+    bug = False
+    await worker.until(lambda: worker.events("do", "completed") == 40 - LETTERS_MAX)
+    assert worker.metrics.value("breaker_open", "do") == 0
+    assert worker.board.ready().ok
+    await no_more_letters(stage)
+    assert await stage.value("SELECT count(DISTINCT id) FROM public.effect") == 40 - LETTERS_MAX
+
+
+async def test_what_a_breaker_holds_back_is_read_again_after_a_stop(stage: Stage, topic: Topic) -> None:
+    app = reader(topic())
+    letters(app, topic)
+    desk = at_desk(app, _fail, breaker=HOLD)
+    worker = await stage.ready(app)
+    await stage.send(app.consumers[worker.consumer].topics[0], *things(20))
+    await worker.until(lambda: worker.metrics.value("breaker_open", "do") == 1)
+    assert await worker.stop() == 0, "nobody is waited for"
+    assert await stage.value("SELECT sum(next_offset) FROM tidegate.checkpoint") <= LETTERS_MAX
+    desk.calls.clear()
+    again = await stage.ready(app)
+    await again.until(lambda: len(desk.calls) >= 20 - 2 * LETTERS_MAX)
+
+
+async def test_a_projection_that_always_fails_halts_too(stage: Stage, topic: Topic) -> None:
+    app = reader(topic())
+    letters(app, topic)
+    bug = True
+    (consumer,) = app.consumers.values()
+    await table_of(stage)
+
+    @consumer.projection("sums", version=1, on="Thing", breaker=SOON)
+    async def sums(events: Sequence[Event[dict[str, Any]]], tx: AsyncConnection) -> None:
+        if bug:
+            raise ValueError("a bug")
+        await note(events, tx)
+
+    worker = await stage.ready(app)
+    await stage.send(consumer.topics[0], *things(40))
+    await worker.until(lambda: worker.metrics.value("breaker_open", "sums") == 1)
+    await no_more_letters(stage)
+    bug = False
+    await worker.until(lambda: worker.metrics.value("breaker_open", "sums") == 0)
+    await worker.until_counted("events", "sums", "completed", n=40)
+    await no_more_letters(stage, at_most=0)
+
+
+async def test_one_handlers_breaker_leaves_the_other_handlers_alone(stage: Stage, topic: Topic) -> None:
+    app = reader(topic())
+    letters(app, topic)
+    at_desk(app, _fail, breaker=HOLD)
+    (consumer,) = app.consumers.values()
+    await table_of(stage)
+    consumer.projection("sums", version=1, on="Thing")(note)
+    worker = await stage.ready(app)
+    await stage.send(consumer.topics[0], *things(30))
+    await worker.until_counted("events", "sums", "completed", n=30)
+    assert worker.metrics.value("breaker_open", "do") == 1
+
+
+async def test_a_person_who_has_looked_lets_the_letters_go(stage: Stage, topic: Topic) -> None:
+    app = reader(topic())
+    letters(app, topic)
+    at_desk(app, _fail, breaker=BreakerPolicy(row_max=15, retry_after_s=3_600.0))
+    worker = await stage.ready(app)
+    await stage.send(app.consumers[worker.consumer].topics[0], *things(20))
+    await worker.until(lambda: worker.metrics.value("breaker_open", "do") == 1)
+
+    async def shared() -> bool:
+        return await stage.value("SELECT state FROM tidegate.breaker") == "open"
+
+    await worker.until(shared)
+    assert await stage.value("SELECT name FROM tidegate.breaker") == f"dead/{worker.consumer}/do"
+    await stage.execute(
+        "UPDATE tidegate.breaker SET state = 'closed', opened_at = NULL, retry_at = NULL, changes = changes + 1"
+    )
+    await worker.until_counted("events", "do", "failed", n=20)
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError()])
+async def test_a_provider_that_does_not_answer_is_left_alone_and_no_other_handler_waits(
+    stage: Stage, topic: Topic, error: Exception
+) -> None:
+    """The events of its handler wait without an attempt counted; nobody else's do."""
+    app = reader(topic())
+    letters(app, topic)
+    away = True
+    calls: list[str] = []
+    app.effect("send", rule=idempotent_key(valid_s=3_600.0), deadline_s=5.0, provider="billing")
+
+    async def act(command: Do, ctx: Context) -> None:
+        async with ctx.effect("send") as effect:
+            calls.append(command.id)
+            if away:
+                raise error
+            effect.complete()
+
+    at_desk(app, act)
+    (consumer,) = app.consumers.values()
+    await table_of(stage)
+    consumer.projection("sums", version=1, on="Thing")(note)
+    variables = {"TIDEGATE_EFFECTS_PROVIDER_FAILURES_MAX": "3", "TIDEGATE_EFFECTS_PROVIDER_RETRY_AFTER_S": "1"}
+    worker = await stage.ready(app, variables=variables)
+    await stage.send(consumer.topics[0], *things(10))
+    await worker.until(lambda: worker.metrics.value("provider_away", "billing") == 1)
+    assert any("provider:billing is held back" in reason for reason in _reasons(worker.board))
+    await stage.send(consumer.topics[0], *things(10, first=10))
+    await worker.until_counted("events", "sums", "completed", n=20)
+    before = len(calls)
+    away = False
+    await worker.until(lambda: worker.metrics.value("provider_away", "billing") == 0)
+    await worker.until_counted("events", "do", "completed", n=20)
+    assert before <= 16 + 3, "what was under way, and single tries"
+    assert await stage.failures("do") == []
+
+
+async def _fail(command: Do, ctx: Context) -> None:
+    raise ValueError("a bug")
+
+
+def _reasons(board: Any) -> list[str]:
+    return list(board.ready().body["reasons"])
