@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..dlq.burial import Burial
 from ..dlq.guard import HandlerRaised
+from ..dlq.parked_limits import ParkedLimits
 from ..inbox.clock import Clock
 from ..inbox.event import Partition
 from ..inbox.faults import Fault, classify
@@ -55,13 +56,14 @@ class Applier:
         ping: Callable[[str], Awaitable[bool]],
         wrote_outbox: Callable[[], None],
         breakers: Breakers | None = None,
+        limits: ParkedLimits | None = None,
     ) -> None:
         self._store = store
         self._consumer = consumer
         self._projections = sorted(projections, key=lambda bound: bound.key)
         self._holdings = holdings
         self._breakers = breakers or NoBreakers()
-        self._steps = Steps(store, consumer, holdings, Rows(burial, meter, clock), meter, clock, wrote_outbox)
+        self._steps = Steps(store, consumer, holdings, Rows(burial, meter, clock), meter, clock, wrote_outbox, limits)
         self._settler = Settler(store, self._steps, meter, clock, ping, self._breakers)
         self._lock = asyncio.Lock()
 

@@ -12,13 +12,15 @@ place empty.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..dlq.burial import Buried, letters_of
+from ..dlq.parked_limits import OVER, Newcomer, ParkedLimits
 from ..inbox import checkpoint, claim, failure, fence, lanes, outbox
 from ..inbox.clock import Clock
+from ..inbox.errors import DependencyError
 from ..inbox.event import Event, Partition
 from ..inbox.holding import Holdings
 from ..inbox.identity import key_hash16
@@ -28,9 +30,12 @@ from ..inbox.points import Point, reach
 from ..inbox.store import Store
 from .attempt import Attempt, Share
 from .batch import BoundProjection
-from .fates import BEHIND, NO_VERDICTS, Fate, Lane, Later, Verdicts, in_order, is_conflict
+from .fates import BEHIND, NO_VERDICTS, Died, Fate, Lane, Later, Verdicts, in_order, is_conflict
 from .rows import Rows
 from .verdicts import Admitted, admit, in_batch_order
+
+LIMIT: Final = "parked_limit"
+"""With the handler's name behind it: what its batches wait for where too many of its events wait already."""
 
 
 @final
@@ -46,6 +51,7 @@ class Steps:
         meter: Meter,
         clock: Clock,
         wrote_outbox: Callable[[], None],
+        limits: ParkedLimits | None = None,
     ) -> None:
         self._tables = store.tables
         self._consumer = consumer
@@ -54,6 +60,7 @@ class Steps:
         self._meter = meter
         self._clock = clock
         self._wrote_outbox = wrote_outbox
+        self._limits = limits
         self._optimistic = True
 
     # -------------------------------------------------------------------------------------------------------- 1 to 3
@@ -102,6 +109,27 @@ class Steps:
                         rows.append(made.row)
         if rows:
             attempt.places = await failure.draw_places(conn, self._tables, rows)
+            await self._limit(conn, attempt, projections)
+
+    async def _limit(self, conn: AsyncConnection, attempt: Attempt, projections: Sequence[BoundProjection]) -> None:
+        """Where too many wait already, a newcomer to the queue is dead, or the whole batch waits, as is declared."""
+        queued = [
+            (bound, event)
+            for bound in projections
+            for event in attempt.share(bound).events
+            if isinstance(attempt.share(bound).fates.get(id(event)), Later)
+        ]
+        if self._limits is None or not queued:
+            return
+        newcomers = [_newcomer(attempt.share(bound).made[id(event)].row) for bound, event in queued]
+        answers = await self._limits.beyond(conn, self._tables, newcomers)
+        for (bound, event), answer in zip(queued, answers, strict=True):
+            if answer == "pause":
+                raise DependencyError(f"{LIMIT}:{bound.name}", "too many of its events wait already")
+            if answer == "dead":
+                share, fate = attempt.share(bound), Died(OVER)
+                share.fates = {**share.fates, id(event): fate}
+                share.made[id(event)] = self._rows.make(bound, event, fate, attempt.incarnation(event))
 
     async def _parked(
         self, conn: AsyncConnection, attempt: Attempt, blocking: Sequence[BoundProjection]
@@ -231,6 +259,10 @@ class Steps:
 
 def _waits(fate: Fate | None) -> bool:
     return isinstance(fate, Later) and fate.verdict == BEHIND
+
+
+def _newcomer(row: failure.NewFailure) -> Newcomer:
+    return Newcomer(row.handler, None if row.alone else lanes.lane_of(row))
 
 
 def _is_at(row: claim.FailureFound, event: Event[Any]) -> bool:

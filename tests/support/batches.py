@@ -17,6 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.dlq.burial import Burial
+from tidegate.dlq.parked_limits import ParkedLimits
 from tidegate.dlq.policy import FailurePolicy
 from tidegate.inbox import checkpoint, fence
 from tidegate.inbox.clock import Clock, ManualClock
@@ -174,11 +175,13 @@ class BatchDesk:
         projection = Projection(name, version, function, deadline_s=deadline_s, policy=policy)
         return BoundProjection(projection, self.ids[name], project)
 
-    def applier(self, *bound: BoundProjection, breakers: Breakers | None = None) -> Applier:
+    def applier(
+        self, *bound: BoundProjection, breakers: Breakers | None = None, limits: ParkedLimits | None = None
+    ) -> Applier:
         """They share their batches."""
         return Applier(
             self.store, CONSUMER, bound, self.holdings, Burial(CONSUMER, self.clock), self.counts, self.clock,
-            answers, lambda: None, breakers,
+            answers, lambda: None, breakers, limits,
         )  # fmt: skip
 
     async def rows(self, query: str, **parameters: object) -> list[tuple[Any, ...]]:
