@@ -142,7 +142,7 @@ def _plain(value: object) -> object:
             items = cast("dict[object, object]", value).items()
             return {str(k): _plain(v) for k, v in items if str(k).lower() not in NEVER}
         case TidegateError():
-            return str(value)
+            return failure_text.safe_message(value)  # a handler may have raised it
         case _:
             return f"<{type(value).__name__}>"
 

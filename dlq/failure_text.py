@@ -5,13 +5,14 @@ An exception's text is written by strangers and travels far: into rows, headers,
 * never allowed to fail or to be long (`str()` may raise or return 10 MB),
 * free of what a database cannot hold or a terminal would obey (NUL, lone surrogates, control characters),
 * free of passwords, of SQL parameters and of DETAIL lines; a database error is told by SQLSTATE and names only,
-* free of the record's own values where they can be told apart: quoted text, and words with a digit or an `@` in them,
-  that stand in the record's key or value. Plain words that a handler puts into its message stay as they are.
+* free of the record's own values where they can be told apart: quoted text, and words with a digit, an `@` or a capital
+  in them, that stand in the record's key or value. Plain small words that a handler puts into its message stay.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import traceback
 from collections.abc import Iterator, Sequence
@@ -176,8 +177,9 @@ def without_values(text: str, payload: Sequence[bytes | None]) -> str:
         return text
 
     def hide(match: re.Match[str]) -> str:
-        quote, literal = match["quote"] or "", match["quoted"] or match["word"]
-        told = any(literal.encode() in part for part in parts)
+        quote, literal = match["quote"] or "", match["quoted"] or match["word"] or match["name"]
+        forms = {literal.encode(), json.dumps(literal)[1:-1].encode()}
+        told = any(form in part for part in parts for form in forms)
         return f"{quote}{_REDACTED}{quote}" if told else match[0]
 
     return _VALUES.sub(hide, text)
@@ -186,11 +188,18 @@ def without_values(text: str, payload: Sequence[bytes | None]) -> str:
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Controls of C0 and C1, line separators, and the marks that turn the direction of a terminal's text."""
 
-_NAMES = r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credentials?)"
+_NAMES = (
+    r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credentials?|cookie"
+    r"|signature|authorization)"
+)
 
 _SECRETS = (
     # the password of an address; greedy up to the last @, because a password may hold one
     (re.compile(r"(://[^\s:/@]*:)\S*@"), rf"\1{_REDACTED}@"),
+    # a token in the place of the user
+    (re.compile(r"(://)[^\s:/@?#]+@"), rf"\1{_REDACTED}@"),
+    # what stands behind the path: keys, signatures, one-time codes under any name
+    (re.compile(r"(\w://[^\s?#\"'<>]+)[?#][^\s\"'<>]*"), rf"\1?{_REDACTED}"),
     # Authorization: Basic ..., Bearer ...
     (re.compile(r"(?i)\b(basic|bearer)\s+[A-Za-z0-9+/=._~-]{6,}"), rf"\1 {_REDACTED}"),
     # JSON web tokens wherever they stand
@@ -206,8 +215,10 @@ _SECRETS = (
 _VALUES = re.compile(
     r"(?P<quote>[\"'])(?P<quoted>[^\"']{2,})(?P=quote)"
     r"|(?P<word>(?<![\w@.+-])(?=[\w@.+-]*[\d@])[\w@.+-]{5,}(?<![.]))"
+    r"|(?P<name>(?<![\w-])(?=[\w-]*[^\W\d_a-z])[\w-]{4,})"
 )
-"""Two quoted characters already are a value; a bare word needs five and a digit or an @ not to be just a word."""
+"""Two quoted characters already are a value; a bare word needs five and a digit or an @ not to be just a word, or four
+and a letter that is not a plain small one: names of people and places are written so."""
 
 
 def _text_of(exc: BaseException) -> str:

@@ -54,6 +54,14 @@ async def left_by(conn: AsyncConnection, t: Tables, handler_id: int) -> Left:
     return Left(rows, await conn.scalar(sa.select(sa.func.count()).select_from(places)) or 0)
 
 
+async def open_effects(conn: AsyncConnection, t: Tables, consumer: str) -> dict[str, int]:
+    """How many calls of each effect the consumer made or began, and nobody knows the end of."""
+    e = t.effect.c
+    counted = sa.select(e.name, sa.func.count()).where(e.state.in_(("intended", "unknown")), e.consumer == consumer)
+    rows = await conn.execute(counted.group_by(e.name).order_by(e.name))
+    return {row[0]: row[1] for row in rows}
+
+
 async def discard_some(conn: AsyncConnection, t: Tables, handler_id: int, line: AuditLine) -> int:
     """Lock order 2, 6, 7: discard up to `ROWS_MAX` open rows, `line` with their number in the audit; how many."""
     f = t.failure.c

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -11,7 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...dlq.leaving import left_by
+from ...dlq.leaving import left_by, open_effects
 from ...inbox import versions
 from ...inbox.errors import ConfigurationError, FatalError, Problem, RecordError, TidegateError
 from ...inbox.event import Record
@@ -37,11 +37,11 @@ class Findings:
     warnings: list[str] = field(default_factory=list[str])
 
 
-def check(settings: Settings, consumers: Sequence[Consumer]) -> Findings:
-    """Look at the database, the cluster and the registry, and at what they know of these consumers."""
+def check(settings: Settings, consumers: Sequence[Consumer], effects: Collection[str] = ()) -> Findings:
+    """Look at the database, the cluster and the registry, and at what they know of these consumers and `effects`."""
     warnings = dict.fromkeys(warning for consumer in consumers for warning in consumer.warnings())
     found = Findings(warnings=list(warnings))
-    found.problems += asyncio.run(_database(settings, consumers, found.warnings))
+    found.problems += asyncio.run(_database(settings, consumers, effects))
     found.problems += _cluster(settings, consumers, found.warnings)
     for consumer in consumers:
         found.problems += _codec(settings, consumer)
@@ -51,11 +51,11 @@ def check(settings: Settings, consumers: Sequence[Consumer]) -> Findings:
 # ---------------------------------------------------------------------------------------------------------- database
 
 
-async def _database(settings: Settings, consumers: Sequence[Consumer], warnings: list[str]) -> list[Problem]:
+async def _database(settings: Settings, consumers: Sequence[Consumer], effects: Collection[str]) -> list[Problem]:
     store = open_store(settings, "check")
     try:
         async with store.transaction() as conn:
-            return await _looked_at(conn, store, consumers, warnings)
+            return await _looked_at(conn, store, consumers, effects)
     except ConfigurationError as error:
         return list(error.problems)
     except FatalError as error:
@@ -68,7 +68,7 @@ async def _database(settings: Settings, consumers: Sequence[Consumer], warnings:
 
 
 async def _looked_at(
-    conn: AsyncConnection, store: Store, consumers: Sequence[Consumer], warnings: list[str]
+    conn: AsyncConnection, store: Store, consumers: Sequence[Consumer], effects: Collection[str]
 ) -> list[Problem]:
     problems: list[Problem] = []
     version = int(await conn.scalar(sa.text("SELECT current_setting('server_version_num')")))
@@ -77,6 +77,7 @@ async def _looked_at(
     await check_schema(conn, store.tables)
     for consumer in consumers:
         problems += await _handlers(conn, store, consumer)
+        problems += await _effects(conn, store.tables, consumer.name, effects)
     return problems
 
 
@@ -84,7 +85,7 @@ async def _handlers(conn: AsyncConnection, store: Store, consumer: Consumer) -> 
     t, renamed = store.tables, consumer.renamed
     known = await known_handlers(conn, t, consumer.name)
     gone = await gone_handlers(conn, t, consumer.name, consumer.handler_names, renamed)
-    problems = [await _gone(conn, t, consumer.name, name, handler_id) for name, handler_id in gone.items()]
+    problems = [await _gone(conn, t, consumer.name, name, gone[name]) for name in gone if name not in renamed.values()]
     problems += [two_problem(consumer.name, new, old) for new, old in renamed.items() if {new, old} <= known.keys()]
     declared = {known[name]: (name, p.version) for name, p in consumer.projections.items() if name in known}
     return problems + [
@@ -94,6 +95,19 @@ async def _handlers(conn: AsyncConnection, store: Store, consumer: Consumer) -> 
             f"declare version={change.live} again, or give the changed projection a new name",
         )
         for change in await versions.changed(conn, store.tables, declared)
+    ]
+
+
+async def _effects(conn: AsyncConnection, t: Tables, consumer: str, effects: Collection[str]) -> list[Problem]:
+    """Calls that nobody knows the end of need their declaration: its rule says how they are ended."""
+    return [
+        Problem(
+            f"effect {name!r}",
+            f"the end of {count} calls by {consumer!r} is not known, and the app no longer declares it",
+            "declare it again until they are ended, or end them: `tidegate review list`",
+        )
+        for name, count in (await open_effects(conn, t, consumer)).items()
+        if name not in effects
     ]
 
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from ...dlq.failure_text import without_secrets
 from ...inbox.errors import EXIT_CONFIGURATION, EXIT_FATAL, ConfigurationError, FatalError, TidegateError
 from ...inbox.migrate import upgrade
 from ...inbox.store import STORE_ERRORS
@@ -44,10 +45,10 @@ def main() -> None:
     except ConfigurationError as error:
         sys.exit(_problems(error))
     except FatalError as error:
-        ERR.print(f"[red]fatal:[/red] {escape(str(error))}")
+        ERR.print(f"[red]fatal:[/red] {escape(without_secrets(str(error)))}")
         sys.exit(error.exit_code)
     except TidegateError as error:
-        ERR.print(f"[red]failed:[/red] {escape(str(error))}")
+        ERR.print(f"[red]failed:[/red] {escape(without_secrets(str(error)))}")
         sys.exit(EXIT_FATAL)
     except STORE_ERRORS as error:
         ERR.print(f"[red]database:[/red] {escape(_store_error(error))}")
@@ -67,7 +68,7 @@ def check(app: AppOption = None, consumer: ConsumerOption = None, config: Config
     prepared, problems = judge(app, config, BOTH)
     warnings: list[str] = []
     if prepared is not None:
-        found = checking.check(prepared.settings, chosen(prepared.app, consumer))
+        found = checking.check(prepared.settings, chosen(prepared.app, consumer), prepared.app.effects)
         problems += found.problems
         warnings += found.warnings
     for warning in warnings:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 import structlog
 
+from ...dlq.leaving import open_effects
 from ...inbox import checkpoint, consumers, handlers, versions
 from ...inbox.database import NotConnectedError
 from ...inbox.effect_rules import probe_of
@@ -35,8 +37,12 @@ class Registered:
     """The database's time."""
 
 
-async def register(store: Store, consumer: Consumer) -> Registered:
-    """Give each handler its id. Raises ConfigurationError for a schema that does not fit or a changed version."""
+async def register(store: Store, consumer: Consumer, effects: Collection[str] = ()) -> Registered:
+    """Give each handler its id; `effects` are those that the app declares.
+
+    Raises:
+        ConfigurationError: the schema does not fit, or a version or a name changed in a way that cannot be followed.
+    """
     try:
         async with store.transaction(Writes.REGISTER) as conn:
             await check_schema(conn, store.tables)
@@ -51,6 +57,7 @@ async def register(store: Store, consumer: Consumer) -> Registered:
             await consumers.first_start(conn, store.tables, consumer.name)
             await checkpoint.attach_only(conn, store.tables, consumer.name, list(ids.values()))
             gone = await handlers.gone_handlers(conn, store.tables, consumer.name, consumer.handler_names)
+            open_calls = await open_effects(conn, store.tables, consumer.name)
             now = (await conn.execute(sa.select(sa.func.clock_timestamp()))).scalar_one()
     except OSError as error:
         raise FatalError(
@@ -59,6 +66,8 @@ async def register(store: Store, consumer: Consumer) -> Registered:
         ) from error
     if gone:
         log.warning("handlers_gone", handlers=list(gone), what="their rows and checkpoints are left as they are")
+    if undeclared := sorted(open_calls.keys() - effects):
+        log.warning("effects_gone", effects=undeclared, what="the end of calls is not known; they are left as they are")
     return Registered(ids, known, tuple(gone), now)
 
 

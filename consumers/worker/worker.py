@@ -14,6 +14,7 @@ from typing import Any, final
 
 import structlog
 
+from ...dlq.failure_text import without_secrets
 from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, FatalError, OwnershipLost
 from ...inbox.event import Partition
@@ -191,7 +192,7 @@ class Worker:
         else:
             log.error("unexpected", error=type(error).__name__, exc_info=error)
             fatal = FatalError(f"unexpected {type(error).__name__}", fix="this is a bug of tidegate: see the log")
-        self._board.fatal = str(fatal)
+        self._board.fatal = without_secrets(str(fatal))  # a handler may have raised it
         self.failed.set_result(fatal)
 
     async def cancel_all(self) -> None:

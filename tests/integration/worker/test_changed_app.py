@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.services.topics import Topic
 from tests.support.cli import Ended, tidegate
 from tests.support.desk import Desk, Do, at_desk
 from tests.support.running import Sent, Stage, note, reader, table_of
-from tidegate.consumers import App, Context, RetryPolicy
+from tidegate.consumers import App, Context, RetryPolicy, review
 from tidegate.inbox.errors import ConfigurationError
 
 QUICK = RetryPolicy(attempts_max=2, base_s=0.001, cap_s=0.002)
@@ -124,8 +125,28 @@ def test_a_name_that_another_handler_has_or_was_called_is_no_former_name(renamed
     assert any("is the name of another handler too" in problem.what for problem in app.problems())
 
 
+class Run(Protocol):
+    """The command line on an app with these handlers."""
+
+    def __call__(self, *arguments: str, handlers: tuple[str, ...] = ()) -> Ended: ...
+
+
+def command_line(stage: Stage, topic: str, consumer: str, folder: Path) -> Run:
+    def run(*arguments: str, handlers: tuple[str, ...] = ()) -> Ended:
+        (folder / "shop.py").write_text(SHOP.format(topic=topic, consumer=consumer, handlers=handlers))
+        variables = {
+            "TIDEGATE_APP": "shop:app",
+            "TIDEGATE_DATABASE_URL": stage.url,
+            "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": stage.bootstrap,
+            "PYTHONPATH": f"{folder}:.",
+        }
+        return tidegate(*arguments, variables=variables)
+
+    return run
+
+
 async def test_what_a_gone_handler_left_is_discarded_on_a_word_and_check_is_content(
-    stage: Stage, topic: Topic, tmp_path: Any
+    stage: Stage, topic: Topic, tmp_path: Path
 ) -> None:
     """`check` names the three ways; a dry run says what is there; --yes discards, with an audit line."""
     await table_of(stage)
@@ -139,16 +160,7 @@ async def test_what_a_gone_handler_left_is_discarded_on_a_word_and_check_is_cont
     assert await worker.stop() == 0
     await stage.replay(1)
 
-    def run(*arguments: str, handlers: tuple[str, ...] = ()) -> Ended:
-        (tmp_path / "shop.py").write_text(SHOP.format(topic=name, consumer=name_of, handlers=handlers))
-        variables = {
-            "TIDEGATE_APP": "shop:app",
-            "TIDEGATE_DATABASE_URL": stage.url,
-            "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": stage.bootstrap,
-            "PYTHONPATH": ".",
-        }
-        return tidegate(*arguments, variables=variables | {"PYTHONPATH": f"{tmp_path}:."})
-
+    run = command_line(stage, name, name_of, tmp_path)
     checked = await asyncio.to_thread(run, "check")
     assert checked.code == 78
     for said in (
@@ -177,3 +189,38 @@ async def test_what_a_gone_handler_left_is_discarded_on_a_word_and_check_is_cont
     listed = await asyncio.to_thread(run, "handlers", "list")
     assert "effects" in listed.out
     assert "bill" not in listed.out
+
+
+async def test_an_effect_that_is_gone_while_calls_are_open_fails_the_check(
+    stage: Stage, topic: Topic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its rule says how those calls end: `check` fails, `run` starts and warns."""
+    await table_of(stage)
+    name = topic(partitions=1)
+    name_of = "c-" + name[-20:]
+    topic(partitions=1, name=f"{name}.{name_of}.dlq")
+    app = shop(name, name_of)
+    app.effect("send", rule=review(), deadline_s=5)
+
+    async def lose(command: Do, ctx: Context) -> None:
+        async with ctx.effect("send"):
+            raise RuntimeError("whoever knows")
+
+    at_desk(app, lose, "bill", retry=QUICK)
+    await stage.send(name, Sent("a"))
+    worker = await stage.start(app)
+    await worker.until(lambda: waits_for_review(stage))
+    assert await worker.stop() == 0
+    without = shop(name, name_of)
+    at_desk(without, None, "bill", retry=QUICK)
+    worker = await stage.ready(without)
+    assert await worker.stop() == 0
+    assert "effects_gone" in capsys.readouterr().out
+    checked = await asyncio.to_thread(command_line(stage, name, name_of, tmp_path), "check", handlers=("bill",))
+    assert checked.code == 78
+    assert "effect 'send'" in checked.err
+    assert "the end of 1 calls" in checked.err
+
+
+async def waits_for_review(stage: Stage) -> bool:
+    return [state for _, state, _ in await stage.failures("bill")] == ["unknown"]
