@@ -1,10 +1,10 @@
 """Every metric in one typed table: name, kind, labels, help. Labels are bounded: series never grow with traffic.
 
 No label ever holds a tenant, key, id, offset, member id or exception text: those are in logs and rows. `topic`,
-`partition`, `consumer`, `handler` and `dependency` are bounded by the app's declarations; `reason`, `status`, `cause`,
-`kind` and `result` by the vocabularies beside them; `type` by the types that the app knows and 50 more, all others
-being `other`. A worker shows only what is its own; figures of the whole database come from the exporter, so that
-replicas never multiply them.
+`partition`, `consumer`, `handler`, `provider` and `dependency` are bounded by the app's declarations; `reason`,
+`status`, `cause`, `kind` and `result` by the vocabularies beside them; `type` by the types that the app knows and 50
+more, all others being `other`. A worker shows only what is its own, and of the whole fleet only what it counts under a
+lease, so that replicas never multiply it; figures of the whole database come from the exporter.
 """
 
 from __future__ import annotations

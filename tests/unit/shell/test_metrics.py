@@ -97,7 +97,7 @@ def test_two_consumers_in_one_process_do_not_share_series() -> None:
 
 
 def test_every_metric_says_what_it_is_and_has_no_unbounded_label() -> None:
-    allowed = {"topic", "partition", "handler", "dependency", "type", *VOCABULARIES}
+    allowed = {"topic", "partition", "handler", "dependency", "provider", "type", *VOCABULARIES}
     for line in TABLE:
         assert line.help.endswith("."), line.name
         assert set(line.labels) <= allowed, line.name
