@@ -62,7 +62,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _of_link(link: BaseException) -> Sureness | None:
     for cls in type(link).__mro__:
-        known = _CLIENTS.get((cls.__module__.partition(".")[0], cls.__name__))
+        known = CLIENTS.get((cls.__module__.partition(".")[0], cls.__name__))
         if known is not None:
             return known(link) if callable(known) else known
     for kind, said in _BUILTIN:
@@ -106,7 +106,7 @@ def _inner(error: BaseException) -> Sureness:
     return Sureness.UNSURE
 
 
-_CLIENTS: Final[Mapping[tuple[str, str], Sureness | Callable[[BaseException], Sureness]]] = MappingProxyType(
+CLIENTS: Final[Mapping[tuple[str, str], Sureness | Callable[[BaseException], Sureness]]] = MappingProxyType(
     {
         ("httpx", "ConnectError"): Sureness.NOT_SENT,
         ("httpx", "ConnectTimeout"): Sureness.NOT_SENT,

@@ -16,7 +16,7 @@ from ...inbox.effect_call import EffectCall
 from ...inbox.effect_meeting import Asker
 from ...inbox.effect_rows import Call, Home, Origin, Owner
 from ...inbox.effect_rules import Asked, CannotTell, Effect, Probe
-from ...inbox.errors import EffectMisused
+from ...inbox.errors import EffectMisused, OwnershipLost
 from ...inbox.event import Event, Partition
 from ...inbox.holding import Holding
 from ...inbox.ledger import Ledger
@@ -43,6 +43,16 @@ class Effects:
         self.ledger = ledger
         self.consumer = consumer
         self._declared = declared
+        self._until_s: float | None = None
+
+    def quiet(self, budget_s: float) -> None:
+        """The process ends in so many seconds: no call is begun that might outlast it."""
+        self._until_s = self.ledger.monotonic_s() + budget_s
+
+    def may_begin(self, effect: Effect) -> bool:
+        """Whether a call of this kind would be over before the process is."""
+        longest_s = effect.deadline_s + effect.margin_s
+        return self._until_s is None or self.ledger.monotonic_s() + longest_s <= self._until_s
 
     def desk(self, command: str, handler_id: int, event: Event[Any], holding: Holding) -> EffectDesk:
         """For one attempt."""
@@ -120,6 +130,8 @@ class EffectDesk:
                 f"{call} is made twice in one handling: give each an operation_id= of its own, or let the exception of"
                 " the first go, so that the next attempt makes it again"
             )
+        if not self._effects.may_begin(call.call.effect):
+            raise OwnershipLost(f"{call} is not begun: the worker is stopping, and whoever is next makes it")
         self._entered.add(call.call.identity)
 
     def opened(self, call: EffectCall) -> None:

@@ -12,8 +12,6 @@ from typing import Any, Final, final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...dlq.breaker import Phase
-from ...dlq.breakers import DeadBreakers
 from ...dlq.burial import Burial, SchemaIdOf
 from ...inbox import fence
 from ...inbox.clock import SteadyClock
@@ -23,6 +21,7 @@ from ...inbox.event import Event, Record
 from ...inbox.holding import Holdings
 from ...inbox.ledger import Ledger
 from ...inbox.points import Writes
+from ...inbox.provider_breakers import is_provider
 from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.tables import tables
 from ...projections.apply import Applier
@@ -47,6 +46,7 @@ from ..metrics import Metrics
 from ..routing import Router, stream_name, tracks_of
 from ..settings import Settings
 from .attempts import Attempts
+from .brakes import Brakes
 from .commands import BoundCommand, CommandRunner
 from .committing import Committer, Raiser
 from .completing import Completer
@@ -55,13 +55,14 @@ from .dependencies import Dependencies
 from .effects import Effects, asker
 from .failed_rows import FailedRows
 from .handling import HandlerContext, Mediator
-from .housekeeping import Housekeeping
+from .housekeeping import Housekeeping, learn_failing
 from .killed import Judge
 from .ownership import Binding, Ownership
 from .parked_keys import ParkedKeys
 from .progress import EngineProgress
 from .publishing import RECORD_BYTES_MAX, Encoder, Publication
 from .receiving import Receiver
+from .reconciling import Reconciler
 from .registering import Registered, refuse_missing, register
 from .relaying import Relay
 from .slow_way import SlowWay
@@ -92,7 +93,7 @@ async def run_consumer(
             tables(settings.database.schema_name),
         )
         stack.push_async_callback(store.database.close)
-        registered = await register(store, consumer)
+        registered = await register(store, consumer, app.effects)
         resources = await stack.enter_async_context(app.open_resources())
         threads = ThreadPoolExecutor(settings.worker.handler_threads_max, "tidegate-handler")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
@@ -141,8 +142,10 @@ class Assembly:
         self._running = Running()
         self._watch = LoopWatch(board, self._running)
         self._incarnations: dict[str, int] = {}
-        handlers_ = (*consumer.projections.values(), *consumer.commands.values())
-        self._breakers = DeadBreakers({h.name: h.policy.breaker for h in handlers_}, self._clock, self._breaker_moved)
+        self._brakes = Brakes(
+            store, consumer, registered.handler_ids, self._clock, board, metrics, settings.provider_policy(),
+            self.worker.away, self.worker.back,
+        )  # fmt: skip
         intake = EventIntake(consumer, codec, router, self._incarnations, self._unmatched)
         self._kafka: KafkaPort = KafkaThread(
             options, intake, self.worker, clock=self._clock, revoke_budget_s=settings.worker.drain_budget_s
@@ -151,8 +154,9 @@ class Assembly:
         self._reader: ReaderPort = KafkaReader(options)
         board.polled_at = self._kafka.polled_at
         metrics.set("handlers_gone", len(registered.gone))
-        ledger = Ledger(store, ask=asker(mediator), clock=self._clock)
+        ledger = Ledger(store, ask=asker(mediator), gate=self._brakes.gate, clock=self._clock)
         self._effects = Effects(ledger, app.effects, consumer.name)
+        self._reconciler = self._reconcile(ledger, app)
         self._assemble(intake)
 
     # ----------------------------------------------------------------------------------------------------- assembly
@@ -172,7 +176,7 @@ class Assembly:
         attempts = Attempts(self._dependencies, self._metrics, self._clock)
         runner = CommandRunner(
             store, name, self._holdings, self._mediator, self._encoder, self._completer, self._dependencies,
-            self._metrics, self._clock, attempts, self._effects, self._breakers, parked, worker.returned,
+            self._metrics, self._clock, attempts, self._effects, self._brakes.dead, parked, worker.returned,
             lambda item: worker.fenced(item.partition, item.epoch), self._running,
         )  # fmt: skip
         commands = {c.name: BoundCommand(c, ids[c.name]) for c in consumer.commands.values()}
@@ -191,7 +195,7 @@ class Assembly:
         )  # fmt: skip
         self._slow_way = SlowWay(
             store, name, self._holdings, intake, ids, commands, {bound.handler_id: bound for bound in projections},
-            runner, attempts, self._burial, self._dependencies, self._metrics, self._clock, self._relay.wake,
+            runner, attempts, self._burial, self._dependencies, self._brakes.meter, self._clock, self._relay.wake,
         )  # fmt: skip
         judge = Judge(
             store, name, consumer.scope, ids, [binding.key for binding in self._bindings()], self._burial, self._reader,
@@ -232,7 +236,17 @@ class Assembly:
             self._metrics,
             self._clock,
             self._settings.dlq,
+            self._brakes.look,
         )
+
+    def _reconcile(self, ledger: Ledger, app: App) -> Reconciler:
+        ids = self._registered.handler_ids
+        return Reconciler(
+            self._store, self._consumer.name, list(ids.values()), ledger, app.effects, self._clock,
+            f"{os.getpid()} {self._clock.new_id()[:8]}",
+            every_s=self._settings.effects.probe_every_s, alert_age_s=self._settings.effects.alert_age_s,
+            told=self._brakes.tell, probed=self._brakes.probed, woke=lambda: self._slow_way.wake(),
+        )  # fmt: skip
 
     def _bindings(self) -> list[Binding]:
         ids = self._registered.handler_ids
@@ -248,7 +262,7 @@ class Assembly:
         return {
             track: Applier(
                 self._store, self._consumer.name, members, self._holdings, self._burial, self._metrics, self._clock,
-                self._dependencies.answers, self._relay.wake, self._breakers,
+                self._dependencies.answers, self._relay.wake, self._brakes.dead,
             )
             for track, members in tracks.items()
         }  # fmt: skip
@@ -265,10 +279,10 @@ class Assembly:
 
         async def project(events: Sequence[Event[Any]], tx: AsyncConnection) -> Ran:
             publication, open_tx = Publication(encoder, name, events[-1]), OpenTx(tx)
-            context = HandlerContext(events[-1], 1, open_tx, publication)
+            context = HandlerContext(events[-1], 1, open_tx, publication, events=events)
             try:
                 with running.handling(name, events[0]):
-                    returned = await mediator.call(projection.function, wants, (events, tx), context)
+                    returned = await mediator.handle(projection.function, wants, (events, tx), context)
             finally:  # a thread that runs on past its deadline must not write into what the others commit
                 await open_tx.seal()
             return Ran(publication.outgoing, returned)
@@ -281,8 +295,9 @@ class Assembly:
         """Run until asked to stop or unable to go on. Raises FatalError."""
         worker = self.worker
         background = (self._receiver, self._completer, self._relay, self._slow_way, self._housekeeping)
-        for part in background:
+        for part in (*background, self._reconciler):
             worker.spawn(part.run())
+        worker.spawn(learn_failing(self._store, self._registered.handler_ids.values()))
         self._watch.start()
         self._kafka.start()
         log.info("started", consumer=self._consumer.name, topics=self._consumer.topics)
@@ -306,7 +321,8 @@ class Assembly:
         self._board.stopping = True
         self.worker.quiet()
         self._slow_way.quiet()
-        self._breakers.quiet()
+        self._brakes.quiet()
+        self._effects.quiet(self._settings.worker.drain_budget_s)
         try:
             async with asyncio.timeout(self._settings.worker.drain_budget_s):
                 await self.worker.drained.wait()
@@ -324,6 +340,7 @@ class Assembly:
         fences = self._holdings.fences([holding.partition for holding in self._holdings])
         await self.worker.cancel_all()
         await self._effects.ledger.close()
+        await self._reconciler.give_up()
         await self._producer.stop(RELAY_DRAIN_S)
         await self._reader.stop()
         if fences:  # also after an error: who leaves by itself was killed by no record
@@ -344,12 +361,16 @@ class Assembly:
 
     def _away(self, name: str) -> None:
         log.warning("dependency_away", dependency=name)
+        if is_provider(name):  # its calls wait where they are, and its breaker is told by itself
+            return
         self._board.away(name)
         self._metrics.set("dependency_away", 1, name)
         self.worker.away(name)
 
     def _back(self, name: str) -> None:
         log.info("dependency_back", dependency=name)
+        if is_provider(name):
+            return
         self._board.back(name)
         self._metrics.set("dependency_away", 0, name)
         self.worker.back(name)
@@ -363,14 +384,6 @@ class Assembly:
     def _published(self, sent: int, failed: int) -> None:
         self._metrics.count("outbox_published", "delivered", by=sent)
         self._metrics.count("outbox_published", "failed", by=failed)
-
-    def _breaker_moved(self, handler: str, phase: Phase, why: str) -> None:
-        self._metrics.set("breaker_open", 0 if phase is Phase.CLOSED else 1, handler)
-        name = f"breaker:{handler}"
-        if phase is Phase.OPEN:
-            self._board.away(name)
-        elif phase is Phase.CLOSED:
-            self._board.back(name)
 
     def _blocked(self, topic: str, why: str) -> None:
         log.error("outbox_topic_blocked", topic=topic, why=why)
