@@ -391,9 +391,8 @@ async def test_whatever_a_handler_raises_is_its_own_events_end_and_nobody_elses(
     assert found == {id_: "no_key" if id_ == "ours" else "rejected" for id_ in WORSE}
 
 
-@pytest.mark.parametrize("blocking", [False, True])
-async def test_a_handler_says_how_its_event_ended_and_nonsense_is_no_success(
-    stage: Stage, topic: Topic, blocking: bool
+async def test_a_handler_in_a_thread_says_how_its_event_ended_and_nonsense_is_no_success(
+    stage: Stage, topic: Topic
 ) -> None:
     """None is done, an outcome is that outcome, and whatever else comes back is a dead letter that names the fix.
 
@@ -414,17 +413,14 @@ async def test_a_handler_says_how_its_event_ended_and_nonsense_is_no_success(
         "class": Skipped,
     }
 
-    async def do(command: Do) -> object:
-        return returned[command.id]
-
-    def do_blocking(command: Do) -> object:
+    def do(command: Do) -> object:
         return returned[command.id]
 
     @consumer.command("do", on="Thing", retry=QUICK)
     def to_do(event: Event[dict[str, Any]]) -> Do:
         return Do(event.id_text, event.value)
 
-    app.handler(Do)(do_blocking if blocking else do)
+    app.handler(Do)(do)
     await stage.send(name, *(Sent(id_, key=id_.encode()) for id_ in returned))
     worker = await stage.start(app)
     await worker.until_counted("events", "do", "completed", n=1)
