@@ -26,7 +26,7 @@ async def test_one_failure_in_a_batch_drops_and_repeats_none_of_its_neighbours(d
 
     Case: B36
     Parts: real (PostgreSQL)
-    Red when: projections/search.py `_try_again` leaves out `self._place += 1`
+    Red when: projections/search.py `failed` takes `if False` for its first `if`
     """
     trouble = Trouble()
     revenue = await desk.declare("revenue", CONTINUE, trouble)
