@@ -120,7 +120,7 @@ async def test_one_bad_event_in_a_batch_is_dead_and_only_it(stage: Stage, topic:
 
     Case: B36
     Parts: real (Kafka, PostgreSQL)
-    Red when: projections/search.py `failed` takes `if False` for its first `if`
+    Red when: projections/search.py `_end` leaves out `self._found = True`
     """
     await table_of(stage)
     name = topic(partitions=1)
