@@ -170,7 +170,7 @@ async def _claim(conn: AsyncConnection, t: Tables, entry: Entry) -> None:
     ).one_or_none()
     if row is None:
         raise Refused(_CHANGED)
-    await claim.lock_generations(conn, t, [row.handler])
+    await claim.lock_generations(conn, t)
     mine = [(entry.event_id, row.payload_hash8)]
     await claim.claim(conn, t, row.handler, entry.version, mine, optimistic=False)
 

@@ -15,8 +15,10 @@ import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from .arrays import arrays
 from .database import raw
 from .event import Partition
+from .failing import FEW, FailingIds, IdFilter
 from .outcome import FailureState
 from .tables import Tables
 
@@ -24,9 +26,8 @@ _SAVEPOINT: Final = "tidegate_claim"
 _COLUMNS: Final = ("handler", "version", "event_id", "payload_hash8")
 
 
-FAILING_IDS_MAX: Final = 500
-"""Up to here a claiming transaction is told the ids of a handler's failure rows (8 KB, half a millisecond) and compares
-them in memory: 5,000 look-ups in the index take 16 ms, as long as all the rest of the batch."""
+ADVISED_MIN: Final = 200
+"""Ids of which a look at the filters first costs less than looking each of them up: 2 microseconds each."""
 
 
 class ClaimKey(NamedTuple):
@@ -51,11 +52,26 @@ class FailureFound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Generations:
-    """What holding the generation lock showed: the handlers that have failure rows at all, and whose."""
+    """What a look before the probes showed: which ids of which handlers are worth looking up among the failure rows."""
 
-    failing: frozenset[int]
-    failing_ids: frozenset[bytes] | None = None
-    """The event ids of their rows; None where they are too many to be told."""
+    filters: Mapping[int, IdFilter | None] = field(default_factory=dict[int, IdFilter | None])
+    """The handlers' filters; None where every id has to be looked up. Handlers that are left out have no failures."""
+
+    @property
+    def failing(self) -> frozenset[int]:
+        """The handlers that may have failure rows at all."""
+        return frozenset(handler for handler, known in self.filters.items() if known is None or known.taken)
+
+    def suspects(self, handler_id: int, ids: Sequence[bytes]) -> Sequence[bytes]:
+        """Those of `ids` that may have a failure row of the handler."""
+        if handler_id not in self.filters:
+            return ()
+        known = self.filters[handler_id]
+        return ids if known is None else known.suspects(ids)
+
+
+NOTHING_FAILS: Final = Generations()
+"""For a probe of claims alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +97,26 @@ class Claimed:
     taken: Mapping[bytes, int]
 
 
-async def lock_generations(conn: AsyncConnection, t: Tables, handler_ids: Collection[int]) -> Generations:
+async def lock_generations(
+    conn: AsyncConnection, t: Tables, handler_ids: Collection[int] = (), known: FailingIds | None = None
+) -> Generations:
     """Lock order 3, once in a claiming transaction, just before its probes: no rotation until it ends.
 
-    Also tells which of the handlers have failure rows, and while they are few of which events, so that a probe of what
-    is not there costs nothing. A row that is put after this statement is not seen, exactly as one that is put after a
-    probe.
+    Also tells what of the handlers' events may stand in the failure table, so that a probe of what is not there costs
+    nothing. `known` is what the process has learned before; without it a handler with many rows has each id looked up.
+    A row that is put after this statement is not seen, exactly as one that is put after a probe.
     """
-    rows = await conn.execute(
-        t.sql("""
-            WITH lock AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(:key))
-            SELECT h, f.ids FROM lock CROSS JOIN unnest(CAST(:handlers AS bigint[])) h
-             CROSS JOIN LATERAL (SELECT array_agg(event_id) AS ids FROM
-                                (SELECT event_id FROM {failure} WHERE handler = h LIMIT CAST(:most AS int) + 1) few) f
-             WHERE f.ids IS NOT NULL
-        """),
-        {"key": t.generation_lock, "handlers": sorted(handler_ids), "most": FAILING_IDS_MAX},
-    )
-    failing = {row[0]: row[1] for row in rows}
-    few = all(len(ids) <= FAILING_IDS_MAX for ids in failing.values())
-    return Generations(
-        frozenset(failing), frozenset(event_id for ids in failing.values() for event_id in ids) if few else None
-    )
+    return Generations(await (known or FailingIds(FEW)).read(conn, t, handler_ids, lock=True))
+
+
+async def advise(
+    conn: AsyncConnection, t: Tables, handlers: Sequence[tuple[int, int]], ids: Sequence[bytes], known: FailingIds
+) -> Probe:
+    """A probe without the lock: what comes of it is advice."""
+    if len(ids) < ADVISED_MIN:
+        return await probe(conn, t, handlers, ids)
+    filters = await known.read(conn, t, [handler for handler, _ in handlers], lock=False)
+    return await probe(conn, t, handlers, ids, Generations(filters))
 
 
 async def probe(
@@ -122,20 +136,17 @@ async def probe(
     `newest=False` leaves out the generation that is claimed into: for a transaction that claims the same ids next, and
     learns of their claims by its unique key. A row that moves there after the probe was seen here as a failure.
     """
-    failing = [h for h in handlers if generations is None or h[0] in generations.failing]
-    if generations is not None and generations.failing_ids is not None and not newest:
-        ids = [event_id for event_id in ids if event_id in generations.failing_ids]
-    parts: list[LiteralString] = [*([_PROBE_CLAIMS] if newest else []), *([_PROBE_FAILURES] if failing else [])]
-    if not (parts and ids):
+    asked = [
+        (*handler, event_id)
+        for handler in handlers
+        for event_id in (ids if generations is None else generations.suspects(handler[0], ids))
+    ]
+    parts: list[LiteralString] = [*([_PROBE_CLAIMS] if newest and ids else []), *([_PROBE_FAILURES] if asked else [])]
+    if not parts:
         return Probe()
-    rows = await conn.execute(
-        t.sql(" UNION ALL ".join(parts)),
-        {
-            "ids": list(ids),
-            **({"handlers": [h for h, _ in handlers], "versions": [v for _, v in handlers]} if newest else {}),
-            **({"f_handlers": [h for h, _ in failing], "f_versions": [v for _, v in failing]} if failing else {}),
-        },
-    )
+    claims = {"handlers": [h for h, _ in handlers], "versions": [v for _, v in handlers], "ids": list(ids)}
+    failures = arrays(("f_handlers", "f_versions", "f_ids"), asked) if asked else {}
+    rows = await conn.execute(t.sql(" UNION ALL ".join(parts)), {**(claims if newest and ids else {}), **failures})
     return _probe_of(rows.all())
 
 
@@ -152,12 +163,12 @@ _PROBE_CLAIMS: Final = """
 """
 
 _PROBE_FAILURES: Final = """
-    SELECT h.handler, h.version, i.event_id, f.payload_hash8, f.id, f.state,
+    SELECT i.handler, i.version, i.event_id, f.payload_hash8, f.id, f.state,
            f.topic, f.partition, f.incarnation, f.record_offset, f.duplicate_of
-      FROM unnest(CAST(:f_handlers AS bigint[]), CAST(:f_versions AS int[])) h (handler, version)
-     CROSS JOIN unnest(CAST(:ids AS bytea[])) i (event_id)
+      FROM unnest(CAST(:f_handlers AS bigint[]), CAST(:f_versions AS int[]), CAST(:f_ids AS bytea[]))
+           i (handler, version, event_id)
      CROSS JOIN LATERAL (SELECT * FROM {failure} f
-             WHERE f.event_id = i.event_id AND f.handler = h.handler AND f.version = h.version OFFSET 0) f
+             WHERE f.event_id = i.event_id AND f.handler = i.handler AND f.version = i.version OFFSET 0) f
 """
 
 
@@ -212,7 +223,7 @@ async def claim(
     if len(new) == len(ids):
         return Claimed(None, {})
     # A statement of its own: what another transaction committed while the insert waited for it is not in its snapshot.
-    known = await probe(conn, t, [(handler_id, version)], [i for i, _ in ids if i not in new], Generations(frozenset()))
+    known = await probe(conn, t, [(handler_id, version)], [i for i, _ in ids if i not in new], NOTHING_FAILS)
     return Claimed(new, {key.event_id: payload_hash for key, payload_hash in known.claims.items()})
 
 

@@ -212,7 +212,7 @@ async def with_parked(conn: AsyncConnection, t: Tables, handler_ids: Collection[
     rows = await conn.execute(
         t.sql("""
             SELECT h FROM unnest(CAST(:handlers AS bigint[])) h
-             WHERE EXISTS (SELECT FROM {parked_key} WHERE handler = h AND waiting > 0)
+             WHERE (SELECT true FROM {parked_key} WHERE handler = h AND waiting > 0 ORDER BY topic, key_hash LIMIT 1)
         """),
         {"handlers": sorted(handler_ids)},
     )

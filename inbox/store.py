@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import asyncpg
@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .database import Database
+from .failing import FailingIds
 from .points import Writes, between
 from .tables import Tables
 
@@ -33,6 +34,8 @@ class Store:
 
     database: Database
     tables: Tables
+    failing: FailingIds = field(default_factory=FailingIds, compare=False)
+    """What this process knows of the failure table: see `claim.lock_generations`."""
 
     def transaction(self, writes: Writes | None = None, of: str = "") -> AbstractAsyncContextManager[AsyncConnection]:
         """Commits at its end; for the product's own work. `writes` names what it is for, `of` for whom."""

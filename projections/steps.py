@@ -54,6 +54,7 @@ class Steps:
         limits: ParkedLimits | None = None,
     ) -> None:
         self._tables = store.tables
+        self._failing = store.failing
         self._consumer = consumer
         self._holdings = holdings
         self._rows = rows
@@ -150,7 +151,8 @@ class Steps:
 
     async def _probe(self, conn: AsyncConnection, attempt: Attempt, projections: Sequence[BoundProjection]) -> None:
         """Step 3: what stands in the failure table already, and of those that only wait also what was handled."""
-        generations = await claim.lock_generations(conn, self._tables, [bound.handler_id for bound in projections])
+        handler_ids = [bound.handler_id for bound in projections]
+        generations = await claim.lock_generations(conn, self._tables, handler_ids, self._failing)
         if generations.failing:
             ids = {event.event_id for share in attempt.shares.values() for event in share.events}
             keys = [bound.key for bound in projections]

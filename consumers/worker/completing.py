@@ -207,7 +207,7 @@ class Completer:
         handler_ids = {member.handler_id for member in (*open_ones, *failed)}
         if not handler_ids:
             return
-        generations = await claim.lock_generations(conn, self._tables, handler_ids)
+        generations = await claim.lock_generations(conn, self._tables, handler_ids, self._store.failing)
         outgoing = await self._claim_each(conn, group, open_ones, generations) if open_ones else []
         if failed:
             outgoing += await self._put_failed(conn, group, failed, places, generations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, final
 
 import sqlalchemy as sa
@@ -41,6 +41,14 @@ TOPICS_S: Final = 15.0
 """A topic that was made anew under a running consumer is noticed within this time, if no offset error tells earlier."""
 
 
+async def learn_failing(store: Store, handler_ids: Collection[int]) -> None:
+    """What stands in the failure table is read beside the first batches, which look each id up until that is done."""
+    try:
+        await store.failing.catch_up(store.look, store.tables, handler_ids)
+    except STORE_ERRORS as error:
+        log.debug("look_left_out", error=type(error).__name__)
+
+
 @final
 class Housekeeping:
     """Owned by the event loop; `run` until cancelled."""
@@ -57,8 +65,10 @@ class Housekeeping:
         metrics: Metrics,
         clock: SteadyClock,
         limits: Dlq,
+        brakes: Look,
     ) -> None:
         self._limits = limits
+        self._brakes = brakes
         self._store = store
         self._consumer = consumer
         self._worker = worker
@@ -72,10 +82,11 @@ class Housekeeping:
         self._moved: dict[Partition, tuple[int | None, float]] = {}
 
     async def run(self) -> None:
-        """All three rounds, side by side."""
+        """All rounds, side by side."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat())
             group.create_task(self._every(FIGURES_S, self._figures))
+            group.create_task(self._every(FIGURES_S, self._brakes))
             group.create_task(self._every(TOPICS_S, self._look_at_topics))
 
     async def _beat(self) -> None:
