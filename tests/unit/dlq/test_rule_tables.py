@@ -219,12 +219,6 @@ def test_every_code_of_the_table_has_kafkas_own_name() -> None:
 
 @pytest.mark.parametrize("code", sorted(CODES), ids=lambda code: CODES[code])
 def test_every_kafka_code_has_a_decision(code: int) -> None:
-    """Brokers that are away never kill the event of a handler that has a client of its own.
-
-    Case: B35
-    Parts: -
-    Red when: dlq/rule_tables.py's KAFKA_RETRIED lacks -195 (_TRANSPORT)
-    """
     found = decide(KafkaException(KafkaError(code)), classify)
     assert found == (Transient() if code in KAFKA_RETRIED else REJECTED)
 
@@ -235,6 +229,12 @@ def test_every_kafka_code_has_a_decision(code: int) -> None:
      "NOT_LEADER_FOR_PARTITION", "NOT_ENOUGH_REPLICAS", "COORDINATOR_NOT_AVAILABLE"],
 )  # fmt: skip
 def test_a_cluster_in_trouble_is_waited_out(name: str) -> None:
+    """Brokers that are away never kill the event of a handler that has a client of its own.
+
+    Case: B35
+    Parts: -
+    Red when: dlq/rule_tables.py's KAFKA_RETRIED lacks -195 (_TRANSPORT)
+    """
     assert decide(KafkaException(KafkaError(getattr(KafkaError, name))), classify) == Transient()
 
 
