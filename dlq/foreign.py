@@ -3,6 +3,7 @@
 | family | headers | source of the names |
 |---|---|---|
 | Spring Kafka | `kafka_dlt-*`, numbers as big-endian integers | `DeadLetterPublishingRecoverer` |
+| Spring's retry topics | `kafka_original-*`, `kafka_exception-*`, `retry_topic-*`, the same | `RetryTopicHeaders` |
 | Kafka Streams | `__streams.errors.*`, text | KIP-1034 |
 | Kafka Connect | `__connect.errors.*`, text | KIP-298 |
 | share groups | `__dlq.errors.*`, text | KIP-1191 |
@@ -13,7 +14,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..inbox.event import Headers, Record
 from ..inbox.identity import position_id16
@@ -44,8 +45,8 @@ def foreign_fields(record: Record) -> tuple[LetterFormat, Headers, Fields]:
         "dead_letter_id": position_id16(record.topic, 0, record.partition, record.offset).hex(),
     }
     for family in _FAMILIES:
-        if any(name.startswith(family.prefix) for name, _ in record.headers):
-            own = tuple(header for header in record.headers if not header[0].startswith(family.prefix))
+        if any(name.startswith(family.prefixes) for name, _ in record.headers):
+            own = tuple(header for header in record.headers if not family.has(header[0]))
             return family.format, own, fields | family.fields(record)
     return LetterFormat.NONE, record.headers, fields
 
@@ -77,17 +78,25 @@ def _digest(value: bytes) -> str:
     return hashlib.blake2b(b"\n".join(frames), digest_size=8).hexdigest()
 
 
+def _decimal(value: bytes) -> int | None:
+    return to_int(to_text(value))
+
+
 def _number(value: bytes) -> int | None:
-    """Decimal text, or Spring's four or eight big-endian bytes.
+    """Decimal text, or Java's big-endian bytes: an int's four, a long's eight, as few as a BigInteger needs.
 
     Eight ASCII digits are text: as a big-endian number they would be an offset beyond 10^18.
 
-    >>> _number(b"42"), _number((7).to_bytes(8, "big")), _number(b"x")
-    (42, 7, None)
+    >>> _number(b"42"), _number((7).to_bytes(8, "big")), _number(bytes([3])), _number(b"x" * 9), _number(b"")
+    (42, 7, 3, None, None)
     """
     if value.removeprefix(b"-").isdigit():
         return to_int(value.decode("ascii"))
-    return int.from_bytes(value, "big", signed=True) if len(value) in (4, 8) else None
+    return int.from_bytes(value, "big", signed=True) if 1 <= len(value) <= _LONG_BYTES else None
+
+
+_LONG_BYTES = 8
+"""What is longer is no number that Spring writes, and its size is whoever's choice."""
 
 
 def _timestamp_type(value: bytes) -> int | None:
@@ -95,7 +104,7 @@ def _timestamp_type(value: bytes) -> int | None:
 
 
 class _Row(NamedTuple):
-    suffix: str
+    name: str
     field: str
     read: Callable[[bytes], Any]
     first: bool = False
@@ -104,76 +113,96 @@ class _Row(NamedTuple):
 
 class _Family(NamedTuple):
     format: LetterFormat
-    prefix: str
+    prefixes: tuple[str, ...]
     rows: tuple[_Row, ...]
+
+    def has(self, name: str) -> bool:
+        """Whether a header is the writer's, and not the record's own."""
+        return name.startswith(self.prefixes) or any(name == row.name for row in self.rows)
 
     def fields(self, record: Record) -> Fields:
         """What the headers tell; an earlier row of a field wins over a later one."""
         found: Fields = {}
         for row in self.rows:
-            values = [value for name, value in record.headers if name == self.prefix + row.suffix and value is not None]
+            values = [value for name, value in record.headers if name == row.name and value is not None]
             told = row.read(values[0 if row.first else -1]) if values else None
             if told is not None and row.field not in found:
                 found[row.field] = told
         return found
 
 
-_FAMILIES = (
+def _spring(suffix: str, field: str, read: Callable[[bytes], Any], *, first: bool = False) -> tuple[_Row, _Row]:
+    """As the recoverer names it, and as the retry topics do."""
+    return _Row("kafka_dlt-" + suffix, field, read, first), _Row("kafka_" + suffix, field, read, first)
+
+
+def _texts(prefix: str, *rows: tuple[str, str, Callable[[bytes], Any]]) -> tuple[_Row, ...]:
+    return tuple(_Row(prefix + suffix, field, read) for suffix, field, read in rows)
+
+
+_PLACE: Final = (
+    ("topic", "origin_topic", _text),
+    ("partition", "origin_partition", _decimal),
+    ("offset", "origin_offset", _decimal),
+)
+
+_FAMILIES: Final = (
     _Family(
         LetterFormat.SPRING,
-        "kafka_dlt-",
+        ("kafka_dlt-", "retry_topic-"),
         (
-            _Row("original-topic", "origin_topic", _text, first=True),
-            _Row("original-partition", "origin_partition", _number, first=True),
-            _Row("original-offset", "origin_offset", _number, first=True),
-            _Row("original-timestamp", "origin_timestamp_ms", _number, first=True),
-            _Row("original-timestamp-type", "origin_timestamp_type", _timestamp_type, first=True),
-            _Row("original-consumer-group", "consumer", _text),
+            *_spring("original-topic", "origin_topic", _text, first=True),
+            *_spring("original-partition", "origin_partition", _number, first=True),
+            *_spring("original-offset", "origin_offset", _number, first=True),
+            *_spring("original-timestamp", "origin_timestamp_ms", _number, first=True),
+            *_spring("original-timestamp-type", "origin_timestamp_type", _timestamp_type, first=True),
+            *_spring("original-consumer-group", "consumer", _text),
             # the outer exception is Spring's own wrapper; the cause is the listener's
-            _Row("exception-cause-fqcn", "exception_type", _class_name),
-            _Row("exception-fqcn", "exception_type", _class_name),
-            _Row("key-exception-fqcn", "exception_type", _class_name),
-            _Row("exception-message", "exception_message", _message),
-            _Row("key-exception-message", "exception_message", _message),
-            _Row("exception-stacktrace", "stack_digest", _digest),
-            _Row("key-exception-stacktrace", "stack_digest", _digest),
+            *_spring("exception-cause-fqcn", "exception_type", _class_name),
+            *_spring("exception-fqcn", "exception_type", _class_name),
+            *_spring("key-exception-fqcn", "exception_type", _class_name),
+            *_spring("exception-message", "exception_message", _message),
+            *_spring("key-exception-message", "exception_message", _message),
+            *_spring("exception-stacktrace", "stack_digest", _digest),
+            *_spring("key-exception-stacktrace", "stack_digest", _digest),
+            _Row("retry_topic-attempts", "attempts", _number),
+            _Row("kafka_deliveryAttempt", "attempts", _number),
+            _Row("retry_topic-original-timestamp", "origin_timestamp_ms", _number, first=True),
         ),
     ),
     _Family(
         LetterFormat.STREAMS,
-        "__streams.errors.",
-        (
-            _Row("topic", "origin_topic", _text),
-            _Row("partition", "origin_partition", _number),
-            _Row("offset", "origin_offset", _number),
-            _Row("exception", "exception_type", _exception_of_text),
-            _Row("message", "exception_message", _message),
-            _Row("stacktrace", "stack_digest", _digest),
+        ("__streams.errors.",),
+        _texts(
+            "__streams.errors.",
+            *_PLACE,
+            ("exception", "exception_type", _exception_of_text),
+            ("message", "exception_message", _message),
+            ("stacktrace", "stack_digest", _digest),
         ),
     ),
     _Family(
         LetterFormat.CONNECT,
-        "__connect.errors.",
-        (
-            _Row("topic", "origin_topic", _text),
-            _Row("partition", "origin_partition", _number),
-            _Row("offset", "origin_offset", _number),
-            _Row("connector.name", "consumer", _text),
-            _Row("exception.class.name", "exception_type", _class_name),
-            _Row("exception.message", "exception_message", _message),
-            _Row("exception.stacktrace", "stack_digest", _digest),
+        ("__connect.errors.",),
+        _texts(
+            "__connect.errors.",
+            *_PLACE,
+            ("connector.name", "consumer", _text),
+            ("class.name", "handler", _text),
+            ("exception.class.name", "exception_type", _class_name),
+            ("exception.message", "exception_message", _message),
+            ("exception.stacktrace", "stack_digest", _digest),
         ),
     ),
     _Family(
         LetterFormat.SHARE_GROUP,
-        SHARE_GROUP_PREFIX,
-        (
-            _Row("topic", "origin_topic", _text),
-            _Row("partition", "origin_partition", _number),
-            _Row("offset", "origin_offset", _number),
-            _Row("group", "consumer", _text),
-            _Row("delivery.count", "attempts", _number),
-            _Row("message", "exception_message", _message),
+        (SHARE_GROUP_PREFIX,),
+        _texts(
+            SHARE_GROUP_PREFIX,
+            *_PLACE,
+            ("group", "consumer", _text),
+            ("delivery.count", "attempts", _decimal),
+            ("message", "exception_message", _message),
         ),
     ),
 )
