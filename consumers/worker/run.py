@@ -262,7 +262,7 @@ class Assembly:
         return {
             track: Applier(
                 self._store, self._consumer.name, members, self._holdings, self._burial, self._metrics, self._clock,
-                self._dependencies.answers, self._relay.wake, self._brakes.dead,
+                self._dependencies.answers, self._relay.wake, self._brakes.dead, self._brakes.limits,
             )
             for track, members in tracks.items()
         }  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import structlog
 
-from ...dlq.failure_text import without_secrets
+from ...dlq.failure_text import members_of, without_secrets
 from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, FatalError, OwnershipLost
 from ...inbox.event import Partition
@@ -187,9 +187,8 @@ class Worker:
         """The worker cannot go on. The first error counts."""
         if self.failed.done():
             return
-        if isinstance(error, FatalError):
-            fatal = error
-        else:
+        fatal = _fatal_in(error)
+        if fatal is None:
             log.error("unexpected", error=type(error).__name__, exc_info=error)
             fatal = FatalError(f"unexpected {type(error).__name__}", fix="this is a bug of tidegate: see the log")
         self._board.fatal = without_secrets(str(fatal))  # a handler may have raised it
@@ -402,3 +401,10 @@ class Worker:
 
     def _on_recovered(self) -> None:
         self._board.back("schema-registry")
+
+
+def _fatal_in(error: BaseException) -> FatalError | None:
+    """The fatal error among those that a task group ended with, or the error itself."""
+    if isinstance(error, FatalError):
+        return error
+    return next((fatal for member in members_of(error) if (fatal := _fatal_in(member)) is not None), None)

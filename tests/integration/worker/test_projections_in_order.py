@@ -11,7 +11,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tests.services.topics import Topic
 from tests.support.running import Sent, Stage, note, reader, table_of
-from tidegate.consumers import BlockingTx, Event, RetryPolicy, TransientError, write_newer, write_newer_blocking
+from tidegate.consumers import (
+    BlockingTx,
+    Event,
+    RetryPolicy,
+    TransientError,
+    stop_on,
+    write_newer,
+    write_newer_blocking,
+)
+from tidegate.inbox.errors import FatalError
 
 IN_THE_QUEUE = RetryPolicy(base_s=0.01, in_place_max_s=0.0)
 """Every wait is spent as a row."""
@@ -115,3 +124,25 @@ async def test_under_block_nothing_of_a_key_overtakes_an_event_that_is_tried_aga
     assert [row[0] for row in landed if row[0].startswith("a")] == [f"a{n}" for n in range(7)]
     assert await stage.failures() == []
     assert await stage.rows("SELECT sum(waiting) FROM tidegate.parked_key") == [(0,)]
+
+
+async def test_what_stops_the_process_does_so_from_the_queue_too_and_says_why(stage: Stage, topic: Topic) -> None:
+    """Found here: the error came out of the queue's tasks in a group, and was told as a bug of ours."""
+    name = topic(partitions=1)
+    app = reader(name)
+    (consumer,) = app.consumers.values()
+    calls = Counter[str]()
+
+    @consumer.projection("books", retry=IN_THE_QUEUE, rules=[stop_on(KeyError, because="the books are wrong")])
+    async def books(events: Sequence[Event[dict[str, Any]]], tx: AsyncConnection) -> None:
+        calls["all"] += 1
+        if calls["all"] <= 3:
+            raise TransientError("not now")
+        raise KeyError("account")
+
+    await stage.send(name, Sent("a"))
+    worker = await stage.start(app)
+    ended = await worker.ends()
+    assert isinstance(ended, FatalError)
+    assert "unexpected" not in str(ended)
+    assert await stage.failures() == [("a", "queued", "retry")]
