@@ -11,6 +11,7 @@ from ..inbox.event import Event
 from ..inbox.failure_rows import Verdict
 from ..inbox.log_fields import event_fields
 from ..inbox.outcome import Dead, FinalStatus
+from .decisions import Transient
 from .failure_text import describe
 
 PROJECTION: Final = "projection"
@@ -72,8 +73,16 @@ def _told(verdict: Verdict) -> dict[str, str | None]:
     }
 
 
-def report_retry(event: Event[Any], handler: str, kind: str, error: Exception, attempt: int, delay_s: float) -> None:
-    """An attempt failed and will be made again; of a batch `event` is the first."""
+def report_retry(
+    event: Event[Any],
+    handler: str,
+    kind: str,
+    error: Exception,
+    attempt: int,
+    delay_s: float,
+    decision: Transient | None = None,
+) -> None:
+    """An attempt failed and will be made again, because of `decision`; of a batch `event` is the first."""
     text = describe(error, (event.key, event.record.value))
     log.warning(
         "event_again",
@@ -82,6 +91,8 @@ def report_retry(event: Event[Any], handler: str, kind: str, error: Exception, a
         why=text.message,
         stack_digest=text.stack_digest,
         delay_s=round(delay_s, 3),
+        because=decision.because if decision else None,
+        led_by=str(decision.led_by) if decision else None,
     )
 
 

@@ -54,6 +54,7 @@ class Again(NamedTuple):
     error: Exception
     attempts: int
     delay_s: float
+    decision: Transient | None = None
 
 
 @final
@@ -102,7 +103,7 @@ class Search:
         delay_s = self._delay_s(self._before, decision)
         if delay_s is not None and self._fits(delay_s):
             self._halve = False
-            self._wait(events[0], error, self._before, delay_s)
+            self._wait(events[0], error, self._before, delay_s, decision)
 
     def known(self) -> Verdicts:
         """What was found so far."""
@@ -192,13 +193,13 @@ class Search:
         tries = self._tries[id(event)] = tries.failed(exception_type(error), self._clock.monotonic_s())
         delay_s = self._delay_s(tries, decision)
         if delay_s is not None and self._fits(delay_s):
-            self._wait(event, error, tries, delay_s)
+            self._wait(event, error, tries, delay_s, decision)
             self._place += 1
             return
         if delay_s is None:
             self._end(event, Died(dead_by(decision, error, event.record), tries.attempts_total))
         else:
-            self.again.append(Again(event, error, tries.attempts_total, delay_s))
+            self.again.append(Again(event, error, tries.attempts_total, delay_s, decision))
             due = self._clock.now() + datetime.timedelta(seconds=delay_s)
             self._end(event, self._later(_text(RETRY, event, error), due, tries))
         del self.pieces[self._place]
@@ -241,8 +242,10 @@ class Search:
         spent_s = self._clock.monotonic_s() - self._began_s
         return spent_s + delay_s <= self._policy.retry.in_place_max_s
 
-    def _wait(self, event: Event[Any], error: Exception, tries: RetryState, delay_s: float) -> None:
-        self.again.append(Again(event, error, tries.attempts_total, delay_s))
+    def _wait(
+        self, event: Event[Any], error: Exception, tries: RetryState, delay_s: float, decision: Transient
+    ) -> None:
+        self.again.append(Again(event, error, tries.attempts_total, delay_s, decision))
         self.delay_s = max(delay_s, self.delay_s or 0.0)
         self._hold(event)
 

@@ -123,9 +123,9 @@ class Settler:
 
     async def _rest(self, bound: BoundProjection, search: Search) -> None:
         """Tell what is tried again, and wait as long as that takes."""
-        for event, error, attempts, delay_s in search.again:
+        for event, error, attempts, delay_s, decision in search.again:
             self._meter.retried(bound.name, 1)
-            report_retry(event, bound.name, PROJECTION, error, attempts, delay_s)
+            report_retry(event, bound.name, PROJECTION, error, attempts, delay_s, decision)
         if search.delay_s is not None:
             await asyncio.sleep(search.delay_s)
 

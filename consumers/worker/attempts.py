@@ -151,7 +151,7 @@ class Attempts:
             dead = dead_by(decision, error, subject.event.record)
             return state, Settled(state.attempts_total, fate=dead)
         self._meter.retried(subject.handler, 1)
-        report_retry(subject.event, subject.handler, subject.kind, error, state.attempts_total, delay_s)
+        report_retry(subject.event, subject.handler, subject.kind, error, state.attempts_total, delay_s, decision)
         if delay_s <= policy.retry.in_place_max_s or policy.on_failure == "stop":
             await asyncio.sleep(delay_s)
             return state, None
