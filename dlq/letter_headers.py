@@ -133,7 +133,7 @@ LETTER_HEADERS: tuple[LetterHeader, ...] = (
     _text("correlation-id", "Ties together everything that one request set off."),
     _text("causation-id", "What caused this: the event's id."),
     _text("operation-id", "The business operation, the same in every repeat."),
-    _text("traceparent", "W3C trace context of the handling; the record's own `traceparent` stays beside it."),
+    _text("traceparent", "W3C trace context: of the handling where it has one, else the one that the record came in."),
     _text("tenant", "Tenant, where the consumer declares a header for it."),
     _text("brand", "Brand, where the consumer declares a header for it."),
     _text("consumer", "The consumer, which is also the Kafka group."),

@@ -35,7 +35,8 @@ TYPES = {"string": str, "integer": int, "null": type(None), "object": dict}
 def table(heading_row: str) -> list[tuple[str, str]]:
     """All rows of the tables under `heading_row`, as pairs of name and text."""
     rows: list[tuple[str, str]] = []
-    for part in PAGE.split(heading_row + "\n|---|---|\n")[1:]:
+    rule = "|---" * (heading_row.count("|") - 1) + "|"
+    for part in PAGE.split(f"{heading_row}\n{rule}\n")[1:]:
         for line in part.splitlines():
             found = re.fullmatch(r"\| `([^`]+)` \| (.*) \|", line)
             if found is None:
@@ -63,7 +64,13 @@ def test_the_page_lists_kafka_s_own_names() -> None:
 
 
 def test_the_page_lists_the_closed_vocabulary_of_reasons() -> None:
-    assert [reason for reason, _ in table("| reason | meaning |")] == [reason.value for reason in Reason]
+    """Exactly the words that the code has, each with its meaning and what a person does about it."""
+    listed = table("| reason | meaning | what to do |")
+    assert [reason for reason, _ in listed] == [reason.value for reason in Reason]
+    for _, told in listed:
+        meaning, what_to_do = told.split(" | ")
+        assert meaning.endswith(".")
+        assert what_to_do.endswith(".")
 
 
 def test_the_schema_knows_the_vocabulary_and_every_field_of_the_instruction() -> None:
