@@ -56,11 +56,16 @@ class Brakes:
         self._shared: dict[str, int] = {}
         self._parked: Mapping[str, int] = {}
         self._pause, self._go_on = away, back
+        self._counted: Callable[[], None] = _nobody
         self.dead = DeadBreakers({RESERVED: BreakerPolicy(), **breakers}, clock, self._dead_moved)
         self.meter = WatchedMeter(metrics, self.dead)
         self.gate = BreakerGate(ProviderBreakers(store, clock, provider, self._provider_moved))
         limited = {handler_ids[name]: (name, policy) for name, policy in policies.items()}
         self.limits = ParkedLimits(limited, self._too_many, self._few_again)
+
+    def assemble(self, counted: Callable[[], None]) -> None:
+        """`counted` is called behind each count: whoever was beyond a limit asks again."""
+        self._counted = counted
 
     def quiet(self) -> None:
         """The process stops: nobody is held back any more."""
@@ -70,6 +75,7 @@ class Brakes:
         """Every few seconds: count what is parked, and share with people which breakers are open."""
         async with self._store.look() as conn:
             self._parked = await self.limits.look(conn, self._store.tables, self._clock.monotonic_s())
+        self._counted()
         await self._share()
 
     def tell(self, waits: Waiting) -> None:
@@ -140,6 +146,10 @@ class Brakes:
 
 NOTHING_WAITS_S: Final = 1.0
 """The rows of these breakers are for people: when one of their events is tried again is this process's own business."""
+
+
+def _nobody() -> None:
+    """Nobody asks."""
 
 
 def row_of(consumer: str, handler: str) -> str:

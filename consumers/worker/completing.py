@@ -18,18 +18,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Buried, letters_of
 from ...dlq.failure_text import dead as dead_outcome
+from ...dlq.parked_limits import OVER, Newcomer, ParkedLimits
 from ...inbox import checkpoint, claim, failure, fence, outbox
 from ...inbox.errors import DependencyError, OwnershipLost
 from ...inbox.event import Partition
 from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holding, Holdings
+from ...inbox.lanes import lane_of
 from ...inbox.meter import Meter
 from ...inbox.moving import Points, behind, judge, raise_checkpoints
 from ...inbox.outcome import Dead, Reason
 from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
 from ..engine.signals import Finished
-from .completion import COMMAND_VERSION, Completion
+from .completion import COMMAND_VERSION, Completion, Wait
 from .failed_rows import FailedRows, Made
 from .parked_keys import ParkedKeys
 from .repeats import CONFLICT, standing
@@ -71,6 +73,8 @@ class _Group:
     handled: list[Completion] = field(default_factory=list)
     put: list[Completion] = field(default_factory=list)
     """Those that got a failure row now."""
+    held: list[Completion] = field(default_factory=list)
+    """Those beyond a limit: not written, and not done."""
     moves: list[checkpoint.Move] = field(default_factory=list)
     duplicates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     wrote_outbox: bool = False
@@ -94,6 +98,7 @@ class Completer:
         meter: Meter,
         wait_for: Callable[[str], Awaitable[None]],
         parked: ParkedKeys,
+        limits: ParkedLimits | None = None,
     ) -> None:
         self._store = store
         self._tables = store.tables
@@ -104,6 +109,9 @@ class Completer:
         self._meter = meter
         self._wait_for = wait_for
         self._parked = parked
+        self._limits = limits
+        self._held: list[Completion] = []
+        self._quiet = False
         self._waiting: list[Completion] = []
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -112,6 +120,17 @@ class Completer:
         """This event came to an end: write it with the next group."""
         self._waiting.append(completion)
         self._wake.set()
+
+    def again(self) -> None:
+        """There was a new count of what waits: whoever was beyond a limit is asked about once more."""
+        if self._held:
+            self._waiting, self._held = self._held + self._waiting, []
+            self._wake.set()
+
+    def quiet(self) -> None:
+        """The process stops: whoever is beyond a limit is left to the next owner."""
+        self._quiet = True
+        self.again()
 
     async def run(self) -> None:
         """Flush for ever."""
@@ -143,7 +162,15 @@ class Completer:
                 await self._wait_for("postgresql")
                 continue
             self._report(group)
+            self._hold(group.held)
             members = [member.as_conflict(dead) for member, dead in group.again.items()]
+
+    def _hold(self, members: list[Completion]) -> None:
+        """Until the next count; where the process stops, for whoever is next."""
+        if self._quiet:
+            self._drop(members)
+        else:
+            self._held += members
 
     def _drop(self, members: list[Completion]) -> None:
         """Somebody else moved our checkpoints: everything is read again by whoever owns it."""
@@ -184,7 +211,7 @@ class Completer:
         """Steps 1, 2 and 3."""
         epochs = {member.item.partition: member.item.epoch for member in members}
         held = await fence.hold(conn, self._tables, self._consumer, self._holdings.fences(epochs))
-        group = _Group(members)
+        group = _Group([*members])
         for partition, epoch in epochs.items():
             holding = self._holdings.current(partition, epoch)
             if holding is not None and partition in held:
@@ -200,6 +227,7 @@ class Completer:
             if member.fate is not None
         }
         places = await failure.draw_places(conn, self._tables, [made.row for made in failed.values()])
+        await self._keep_limits(conn, group, failed)
         claimed = [member for member in mine if member.claimed]
         group.durable += [*failed, *claimed]
         self._sort_claimed(group, claimed)
@@ -214,6 +242,24 @@ class Completer:
         if outgoing:
             await outbox.put(conn, self._tables, outgoing)
         group.wrote_outbox = bool(outgoing)
+
+    async def _keep_limits(self, conn: AsyncConnection, group: _Group, failed: dict[Completion, Made]) -> None:
+        """With the lanes locked: a newcomer beyond a limit is dead, or stays in memory, as its handler declares."""
+        waits = [member for member in failed if isinstance(member.fate, Wait)]
+        if self._limits is None or not waits:
+            return
+        newcomers = [Newcomer(m.handler_id, None if m.alone else lane_of(failed[m].row)) for m in waits]
+        for member, beyond in zip(waits, await self._limits.beyond(conn, self._tables, newcomers), strict=True):
+            if beyond is None:
+                continue
+            del failed[member]
+            place = group.members.index(member)
+            if beyond == "dead":
+                dead = group.members[place] = member.ending_as(OVER)
+                failed[dead] = self._rows.make(dead, OVER, group.incarnation(dead))
+            else:
+                del group.members[place]
+                group.held.append(member)
 
     def _sort_claimed(self, group: _Group, claimed: list[Completion]) -> None:
         for member in claimed:

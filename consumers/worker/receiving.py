@@ -4,7 +4,7 @@ Records that no handler can be given get their failure rows and letters before t
 no commit ever passes one that is not saved. What if the process stops between that commit and the engine? The records
 are read again, and the failure row's position, which is unique, tells that they are known. For commands the inbox is
 asked before anything runs: for ids, which is advice (the claim in the completing transaction decides), and for parked
-keys, which is not.
+keys, which is not. Records that cannot be read in numbers are held back by a breaker, like any handler's dead.
 
 What is of an earlier life of its partition is not handed on:
 1. A chunk waits here (the database is away, say). 2. The fence turns out to be lost, and is taken again under the same
@@ -22,9 +22,11 @@ from typing import Any, final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from ...dlq.breakers import DeadBreakers
 from ...dlq.burial import Burial, Buried, letters_of
 from ...dlq.reporting import RECORD, report_dead
 from ...inbox import claim, failure, fence, lanes, outbox
+from ...inbox.errors import OwnershipLost
 from ...inbox.event import Event, Partition
 from ...inbox.failure_rows import Place
 from ...inbox.faults import Fault, classify
@@ -32,7 +34,7 @@ from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
 from ...inbox.identity import key_hash16
 from ...inbox.meter import Meter
-from ...inbox.outcome import Dead
+from ...inbox.outcome import Dead, Reason
 from ...inbox.points import Point, Writes, reach
 from ...inbox.scope import Scope
 from ...inbox.store import STORE_ERRORS, Store
@@ -70,6 +72,7 @@ class Receiver:
         suspect: Callable[[tuple[int, bytes]], None],
         parked: ParkedKeys,
         blocking: Collection[str] = (),
+        breakers: DeadBreakers | None = None,
     ) -> None:
         self._store = store
         self._consumer = consumer
@@ -85,6 +88,7 @@ class Receiver:
         self._suspect = suspect
         self._parked = parked
         self._blocking = frozenset(blocking)
+        self._breakers = breakers
         self._busy = False
         self._waiting: asyncio.Queue[tuple[Received, Lives, Through]] = asyncio.Queue()
 
@@ -98,6 +102,8 @@ class Receiver:
     def put_through(self, received: Received, through: Through = lambda: None) -> None:
         """The same, without a turn through the queue where nothing has to be asked or written first."""
         if self._waiting.empty() and not self._busy and not _needs_work(received):
+            if isinstance(received, Chunk):
+                self._readable(sum(len(part.taken.events) for part in received.parts))
             self._hand_on(_as_signal(received))
             through()
         else:
@@ -117,12 +123,16 @@ class Receiver:
             if self._is_current(received, lives):
                 self._hand_on(received)
             return
-        slices: list[Slice] = []
+        made: list[tuple[Part, Slice]] = []
         for part in received.parts:
             if part.taken.rejects and self._is_current(part, lives):
+                if not await self._is_admitted(part, lives):
+                    continue  # not handed on: whoever owns the partition next reads it again
                 await self._until_written(part)
-            slices.append(await self._slice(part))
-        current = [made for part, made in zip(received.parts, slices, strict=True) if self._is_current(part, lives)]
+            else:
+                self._readable(len(part.taken.events))
+            made.append((part, await self._slice(part)))
+        current = [slice_ for part, slice_ in made if self._is_current(part, lives)]
         if current:
             self._hand_on(Delivered(tuple(current)))
 
@@ -135,6 +145,28 @@ class Receiver:
         return holding is not None and lives[part.partition] is holding
 
     # ------------------------------------------------------------------------------------------------------ rejects
+
+    def _readable(self, events: int) -> None:
+        """So many records became events."""
+        if self._breakers is not None and events:
+            self._breakers.fine(RESERVED, events)
+
+    async def _is_admitted(self, part: Part, lives: Lives) -> bool:
+        """Whether the letters of its rejects may be written; waits while the breaker on such letters holds them back.
+
+        False: the process stops, or the partition is not ours any more. What no handler takes is no sign of trouble.
+        """
+        if self._breakers is None:
+            return True
+        rejects, events = part.taken.rejects, len(part.taken.events)
+        outcomes = [*(reject.reason is not Reason.UNMATCHED for reject in rejects), *[False] * events]
+        try:
+            while self._is_current(part, lives):
+                if await self._breakers.admits(RESERVED, outcomes):
+                    return True
+        except OwnershipLost:
+            log.info("rejects_not_written", partition=str(part.partition), rejects=len(rejects))
+        return False
 
     async def _until_written(self, part: Part) -> None:
         while True:
@@ -208,7 +240,8 @@ class Receiver:
             self._parked.looking_up(part.partition, part.next_offset)
             try:
                 async with self._store.look() as conn:
-                    known = await claim.probe(conn, self._store.tables, keys, _ids(events, indexes))
+                    ids = _ids(events, indexes)
+                    known = await claim.advise(conn, self._store.tables, keys, ids, self._store.failing)
                     await self._look_for_parked(conn, part)
                 break
             except STORE_ERRORS as error:

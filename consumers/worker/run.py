@@ -172,7 +172,10 @@ class Assembly:
         tracks = {ids[command]: command for command in consumer.commands}
         parked = ParkedKeys(lambda handler, partition: worker.engine.point(tracks[handler], partition))
         rows = FailedRows(self._burial, self._metrics, self._clock)
-        self._completer = Completer(store, name, self._holdings, rows, progress, self._metrics, wait, parked)
+        self._completer = Completer(
+            store, name, self._holdings, rows, progress, self._brakes.meter, wait, parked, self._brakes.limits
+        )
+        self._brakes.assemble(self._completer.again)
         attempts = Attempts(self._dependencies, self._metrics, self._clock)
         runner = CommandRunner(
             store, name, self._holdings, self._mediator, self._encoder, self._completer, self._dependencies,
@@ -186,6 +189,7 @@ class Assembly:
             store, name, consumer.scope, ids, self._holdings, self._burial, self._metrics, wait, worker.hand_on,
             worker.fenced, self._relay.wake, runner.in_flight.suspect, parked,
             [command.name for command in consumer.commands.values() if command.policy.on_failure == "block"],
+            self._brakes.dead,
         )  # fmt: skip
         self._topics = TopicWatch(store, consumer, self._kafka, self._incarnations)
         raisers = self._raisers(appliers, commands)
@@ -210,7 +214,7 @@ class Assembly:
             store, name, self._holdings, worker, intake, self._reader, self._receiver, raisers,
             Solo(worker, self._kafka, self._receiver, self._slow_way), wait, self._settings.worker.window_records_max,
         )  # fmt: skip
-        self._slow_way.assemble(suspects.row_alone)
+        self._slow_way.assemble(suspects.row_alone, worker.turn)
         worker.assemble(
             Parts(
                 self._kafka,
@@ -322,6 +326,7 @@ class Assembly:
         self.worker.quiet()
         self._slow_way.quiet()
         self._brakes.quiet()
+        self._completer.quiet()
         self._effects.quiet(self._settings.worker.drain_budget_s)
         try:
             async with asyncio.timeout(self._settings.worker.drain_budget_s):

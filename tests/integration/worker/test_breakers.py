@@ -107,6 +107,27 @@ async def test_a_projection_that_always_fails_halts_too(stage: Stage, topic: Top
     await no_more_letters(stage, at_most=0)
 
 
+async def test_a_flood_of_records_that_cannot_be_read_halts_too(stage: Stage, topic: Topic) -> None:
+    """A codec that was changed on one side only: a hundred letters, and nothing is lost of the rest.
+
+    Case: B35
+    Parts: real (PostgreSQL, Kafka)
+    Red when: consumers/worker/receiving.py `_one` does not ask `_is_admitted`
+    """
+    app = reader(topic())
+    letters(app, topic)
+    at_desk(app)
+    worker = await stage.ready(app, variables={"TIDEGATE_KAFKA_CLIENT_FETCH_MESSAGE_MAX_BYTES": "2000"})
+    for n in range(0, 300, 20):
+        await stage.send(app.consumers[worker.consumer].topics[0], *[Sent(f"e{i}", b"{") for i in range(n, n + 20)])
+    await worker.until(lambda: worker.metrics.value("breaker_open", "records") == 1)
+    assert any(reason.startswith("records is held back") for reason in _reasons(worker.board))
+    await no_more_letters(stage, at_most=100)
+    stands = await stage.value("SELECT max(next_offset) FROM tidegate.checkpoint")
+    assert stands == await stage.value("SELECT count(*) FROM tidegate.failure"), "no offset passes what is not saved"
+    assert await worker.stop() == 0
+
+
 async def test_one_handlers_breaker_leaves_the_other_handlers_alone(stage: Stage, topic: Topic) -> None:
     app = reader(topic())
     letters(app, topic)
