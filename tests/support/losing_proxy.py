@@ -1,4 +1,7 @@
-"""A TCP proxy before PostgreSQL that lets a COMMIT through and loses its answer, as a network does now and then."""
+"""A TCP proxy before PostgreSQL that lets a COMMIT through and loses its answer, as a network does now and then.
+
+With another `marker` it is the answer to whatever statement carries those bytes (a parameter's, say) that is lost.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ CHUNK: Final = 65_536
 class LosingProxy:
     """Forwards everything; while `to_lose` is above 0, a COMMIT's answer is swallowed and the connection cut."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, marker: bytes = COMMIT) -> None:
+        self.marker = marker
         self._upstream = (host, port)
         self._tasks: set[asyncio.Task[None]] = set()
         self.to_lose = 0
@@ -45,7 +49,7 @@ class LosingProxy:
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, losing: asyncio.Event) -> None:
         try:
             while data := await reader.read(CHUNK):
-                if COMMIT in data and self.to_lose > 0:
+                if self.marker in data and self.to_lose > 0:
                     self.to_lose -= 1
                     losing.set()
                 writer.write(data)
@@ -78,12 +82,12 @@ class LosingProxy:
 
 
 @asynccontextmanager
-async def losing_proxy(url: str) -> AsyncGenerator[tuple[str, LosingProxy]]:
+async def losing_proxy(url: str, marker: bytes = COMMIT) -> AsyncGenerator[tuple[str, LosingProxy]]:
     """The proxy before the server of `url`, and the URL that leads through it."""
     parts = urlsplit(url)
     assert parts.hostname is not None, "tests name their servers"
     assert parts.port is not None, "tests name their servers' ports"
-    proxy = LosingProxy(parts.hostname, parts.port)
+    proxy = LosingProxy(parts.hostname, parts.port, marker)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     user = f"{parts.username}@" if parts.username else ""

@@ -72,6 +72,10 @@ class Provider:
         """By which it knows the thing, None where it was not done."""
         return self._external.get(operation)
 
+    def known(self, operation: str, external_id: str) -> None:
+        """Somebody had it done, unseen by this server."""
+        self._external.setdefault(operation, external_id)
+
     def slowly(self, seconds_max: float, seed: int = 0) -> None:
         """Every request takes up to so long."""
         chance = random.Random(seed)
