@@ -6,10 +6,10 @@ it errs on the other side only. It is kept by reading what was put since the las
 anyway. That nothing is ever missed rests on this:
 
 1. A row carries the number of the transaction that put it (`put_xid`). 2. A read sees what was committed before it,
-and tells which transactions were open then, and the first number that was not given out yet. 3. What a later read sees
-and this one did not was put by one of those. 4. So whoever reads what those put misses nothing, in whatever order
-transactions commit. 5. Each answer holds for what was asked by itself: of reads that are under way at once it does not
-matter whose answer comes first.
+and tells which transactions were open then (its own too, which a snapshot leaves out), and the first number that was
+not given out yet. 3. What a later read sees and this one did not was put by one of those. 4. So whoever reads what
+those put misses nothing, in whatever order transactions commit. 5. Each answer holds for what was asked by itself: of
+reads that are under way at once it does not matter whose answer comes first.
 
 Numbers go back only where another server answers (a standby that was promoted, a backup that was restored), and each
 server tells when it was started: then everything is read anew. So it is when the filter is too full. Until a filter has
@@ -163,17 +163,18 @@ class FailingIds:
         known = self._filters.setdefault(handler, IdFilter())
         return _Asked(known, known.reached)
 
+    def _replace(self, handler: int, old: IdFilter, new: IdFilter) -> None:
+        """Answers that are under way still go to the old one, for which they were asked."""
+        if self._filters[handler] is old:
+            self._filters[handler] = new
+
     def _take(self, asked: _Asked, news: _News) -> IdFilter | None:
         known, there_is_more = asked.filter, news.n == self._read_max
-        if self._filters[news.handler] is not known:
-            return None  # it was replaced while this read was under way, from a place that means nothing to the new one
         if known.server not in {None, news.server}:
-            self._filters[news.handler] = IdFilter()
-            return None
+            return self._replace(news.handler, known, IdFilter())
         ids = (news.words or b"") + (news.late or b"")
         if (successor := known.successor(len(ids) // 8, there_is_more=there_is_more)) is not None:
-            self._filters[news.handler] = successor
-            return None
+            return self._replace(news.handler, known, successor)
         known.server = news.server
         known.add(ids)
         end = (news.next_xid, 0)
@@ -214,7 +215,9 @@ _READ: Final[LiteralString] = """
     SELECT h.handler, f.n, f.words, f.last, late.words, pg_postmaster_start_time(), CAST(s.next AS bigint), s.open
       FROM first
      CROSS JOIN (SELECT CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS next,
-                        ARRAY(SELECT CAST(CAST(pg_snapshot_xip(pg_current_snapshot()) AS text) AS bigint)) AS open) s
+                        ARRAY(SELECT CAST(CAST(pg_snapshot_xip(pg_current_snapshot()) AS text) AS bigint)
+                               UNION ALL SELECT CAST(CAST(own AS text) AS bigint)
+                                  FROM pg_current_xact_id_if_assigned() own WHERE own IS NOT NULL) AS open) s
       LEFT JOIN unnest(CAST(:handlers AS bigint[]), CAST(:xids AS bigint[]), CAST(:rows AS bigint[]))
                 h (handler, xid, row) ON true
       LEFT JOIN LATERAL
