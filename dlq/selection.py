@@ -204,7 +204,15 @@ def _listed(t: Tables) -> sa.Select[Any]:
         h.name.label("handler"),
         f.key,
         sa.func.octet_length(f.value).label("value_bytes"),
+        _latest_letter(t).label("saved_letter"),
     ).select_from(_joined(t))
+
+
+def _latest_letter(t: Tables) -> sa.ScalarSelect[Any]:
+    """The id of the letter as it was written: the handler may have had another name then."""
+    o = t.outbox.c
+    mine = sa.select(o.id).where(o.failure_id == t.failure.c.id).order_by(o.seq.desc()).limit(1)
+    return mine.correlate(t.failure).scalar_subquery()
 
 
 _PLAIN: Final = (
@@ -240,9 +248,10 @@ def _conditions(t: Tables, wanted: Filter) -> list[sa.ColumnElement[bool]]:
 
 def _entry(row: sa.RowMapping) -> Entry:
     columns: dict[str, Any] = {str(name): value for name, value in row.items()}
-    key = columns.pop("key")
+    key, saved = columns.pop("key"), columns.pop("saved_letter")
     state = FailureState(columns.pop("state"))
-    return Entry(**columns, state=state, dead_letter_id=_letter_id(columns, key, state).hex())
+    letter_id: bytes = _letter_id(columns, key, state) if saved is None else saved
+    return Entry(**columns, state=state, dead_letter_id=letter_id.hex())
 
 
 def _letter_id(columns: dict[str, Any], key: bytes | None, state: FailureState) -> bytes:

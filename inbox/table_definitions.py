@@ -350,6 +350,7 @@ def outbox_table(m: sa.MetaData) -> sa.Table:
         index("outbox_unpublished", "consumer", "home_topic", "home_partition", "seq", where="published_at IS NULL"),
         index("outbox_waiting", "created_at", where="published_at IS NULL"),
         index("outbox_correlation_id", "correlation_id"),
+        index("outbox_failure_id", "failure_id", where="failure_id IS NOT NULL"),
     )
 
 

@@ -59,6 +59,7 @@ CREATE INDEX failure_put ON failure (handler, put_xid, id);
 CREATE INDEX failure_pick_up ON failure (handler, home_topic, home_partition, due) WHERE state = 'queued' AND alone;
 CREATE INDEX failure_lane ON failure (handler, topic, lane, seq) WHERE NOT alone AND (state IN ('queued',
   'unknown') OR holds);
+CREATE INDEX outbox_failure_id ON outbox (failure_id) WHERE failure_id IS NOT NULL;
 CREATE INDEX failure_effect_id ON failure (effect_id) WHERE effect_id IS NOT NULL;
 """
 
