@@ -15,7 +15,7 @@ from .app import App, Consumer
 from .codecs.avro import Avro
 from .codecs.json import Json
 from .codecs.raw import Raw
-from .context import BlockingContext, BlockingTx, Context, EffectHandle, Tx
+from .context import BlockingContext, BlockingTx, CallNext, Context, EffectHandle, Handling, Tx
 
 __all__ = [
     "App",
@@ -24,6 +24,7 @@ __all__ = [
     "BlockingContext",
     "BlockingTx",
     "BreakerPolicy",
+    "CallNext",
     "CannotTell",
     "Consumer",
     "Context",
@@ -33,6 +34,7 @@ __all__ = [
     "Effect",
     "EffectHandle",
     "Event",
+    "Handling",
     "Json",
     "NotDone",
     "Partition",

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..dlq.policy import (
     KEY_PARKED_MAX,
@@ -33,52 +31,19 @@ from ..projections.projection import (
     Projection,
 )
 from .codecs.codec import CodecSpec
+from .command import COMMAND_DEADLINE_S, CONCURRENCY, Command, HandlerFunction
+from .context import Middleware
 from .declarations import Types, name_problems, read_made, type_set, unreadable
 from .injection import Wants, payload_types, read_wants
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-CONCURRENCY: Final = 16
-"""Commands of one handler at once: enough to hide a 10 ms call at 1,600 a second, few enough for a small pool."""
-
-COMMAND_DEADLINE_S: Final = 30.0
-"""Most HTTP clients give up within 30 s; a handler that takes longer should say so."""
+M = TypeVar("M", bound=Middleware)
 
 Unmatched = Literal["ignore", "dead"]
 StartPolicy = Literal["earliest", "latest"]
 GapPolicy = Literal["stop", "earliest"]
 RecreatedPolicy = Literal["stop", "earliest"]
 Lifespan = Callable[[], AsyncIterator[object]]
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A declared command: the trigger that makes it out of an event, and how it runs."""
-
-    name: str
-    trigger: Callable[..., Any]
-    takes: frozenset[type | str]
-    concurrency: int
-    deadline_s: float
-    policy: FailurePolicy
-    rate_per_s: float | None = None
-    renamed_from: str | None = None
-
-    def accepts(self, type_name: str, value_type: type) -> bool:
-        """Whether events of this type are for this command."""
-        return type_name in self.takes or value_type in self.takes
-
-
-@dataclass(frozen=True)
-class HandlerFunction:
-    """The one function that carries out commands of a class."""
-
-    function: Callable[..., Any]
-
-    @cached_property
-    def wants(self) -> Wants:
-        """What it wants. Read late: a class that it names may stand further down in its module."""
-        return read_wants(self.function)
 
 
 class Consumer:
@@ -197,6 +162,7 @@ class Consumer:
             self._check(name, "on", bool(takes), "a payload type: on=OrderPlaced, or an annotation Event[OrderPlaced]")
             self._check(name, "concurrency", concurrency >= 1, "1 or more")
             self._check(name, "deadline_s", deadline_s > 0, "more than 0")
+            self._check(name, "rate_per_s", rate_per_s is None or rate_per_s > 0, "more than 0, or leave it out")
             self._check_readable(name, wants, on)
             return function
 
@@ -293,6 +259,7 @@ class App:
         self.consumers: dict[str, Consumer] = {}
         self.handlers: dict[type, HandlerFunction] = {}
         self.effects: dict[str, Effect] = {}
+        self._middlewares: list[HandlerFunction] = []
         self._lifespans: list[Lifespan] = []
         self._overrides: dict[type, object] = {}
         self._problems: list[Problem] = name_problems(f"app {name!r}", name)
@@ -384,6 +351,24 @@ class App:
         self.effects[name] = declared
         return declared
 
+    def middleware(self, function: M) -> M:
+        """Declare what wraps every handling, inside its claim and its deadline: the first one declared is outermost.
+
+        `async def fn(ctx: Handling, call_next: CallNext)`, and resources behind these. It runs for each attempt of a
+        command and for each batch of a projection, `async def` and `def` alike, never for what a trigger left out. What
+        it returns is the outcome (`return await call_next()`), what it raises the event's failure.
+        """
+        if not inspect.iscoroutinefunction(function):
+            fix = "make it async def fn(ctx, call_next)"
+            self._problems.append(Problem(f"middleware {function.__name__!r}", "it is no async def", fix))
+        self._middlewares.append(HandlerFunction(function))
+        return function
+
+    @property
+    def middlewares(self) -> tuple[HandlerFunction, ...]:
+        """Outermost first."""
+        return tuple(self._middlewares)
+
     def lifespan(self, function: Lifespan) -> Lifespan:
         """Declare resources: an async generator that yields one (or a tuple of them) and cleans up behind its yield."""
         self._lifespans.append(function)
@@ -426,6 +411,11 @@ class App:
         for cls, handler in self.handlers.items():
             if handler.wants.unresolved is not None:
                 found.append(unreadable(f"handler of {cls.__name__}", handler.wants.unresolved))
+        found += [
+            unreadable(f"middleware {wrapper.function.__name__!r}", wrapper.wants.unresolved)
+            for wrapper in self._middlewares
+            if wrapper.wants.unresolved is not None
+        ]
         for consumer in self.consumers.values():
             found += consumer.problems()
             for command in consumer.commands.values():

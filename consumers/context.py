@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import CursorResult
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from ..inbox.effect_rules import Effect
 from ..inbox.event import Event
@@ -115,6 +115,14 @@ class Context(Protocol):
         """The transaction that commits together with the claim; opened at its first use."""
         ...
 
+    @property
+    def session(self) -> Awaitable[AsyncSession]:
+        """An ORM session on `tx`: `session = await ctx.session`. Opened at its first use, flushed behind the handler.
+
+        The framework commits it, together with the claim: a commit of yours is refused.
+        """
+        ...
+
     def effect(
         self, effect: str | Effect, *, operation_id: str | None = None, request: object = None
     ) -> AbstractAsyncContextManager[EffectHandle]:
@@ -190,3 +198,24 @@ class BlockingContext(Protocol):
     ) -> None:
         """Send a record by the outbox, as `Context.publish` does."""
         ...
+
+
+class Handling(Context, Protocol):
+    """What a middleware gets: the context, and what it is that is handled."""
+
+    @property
+    def handler(self) -> str:
+        """The name of the projection or command."""
+        ...
+
+    @property
+    def events(self) -> Sequence[Event[Any]]:
+        """All that are handled together: a projection's batch, for a command just its event."""
+        ...
+
+
+CallNext = Callable[[], Awaitable[object]]
+"""Goes on to the next middleware and at last to the handler; gives back what that returned. Once for each handling."""
+
+Middleware = Callable[..., Awaitable[object]]
+"""`async def fn(ctx: Handling, call_next: CallNext)`, and resources behind these: what it returns is the outcome."""

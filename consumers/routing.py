@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import final
 
 from ..projections.projection import Projection
-from .app import Command, Consumer
+from .app import Consumer
+from .command import Command
 from .engine.signals import LaneTrack, StreamTrack, Track
 
 
@@ -73,5 +74,7 @@ def tracks_of(consumer: Consumer) -> tuple[Track, ...]:
         stream_name(projection): StreamTrack(stream_name(projection), projection.batch_max, projection.batch_wait_ms)
         for projection in consumer.projections.values()
     }
-    lanes = tuple(LaneTrack(command.name, command.concurrency) for command in consumer.commands.values())
+    lanes = tuple(
+        LaneTrack(command.name, command.concurrency, command.rate_per_s) for command in consumer.commands.values()
+    )
     return (*streams.values(), *lanes)

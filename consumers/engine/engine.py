@@ -137,6 +137,10 @@ class Engine:
         """Why partitions are paused now."""
         return self._pausing.causes()
 
+    def turn_in_s(self, track: str, now_s: float) -> float:
+        """When a handler may begin one more that does not come from here (a queued row): 0 is now, and counts."""
+        return self._lanes[track].turn_in_s(now_s)
+
     def is_at_rest(self) -> bool:
         """Nothing is in memory, and nothing in flight."""
         return not (self._window.records or self._in_flight())
@@ -166,7 +170,8 @@ class Engine:
         """When the next `Tick` has something to do; None where nothing waits for time."""
         times = [life.let_go_by_s for life in self._leaving]
         if not self._pausing.held_back:
-            times += [at_s for stream in self._streams.values() if (at_s := stream.wake_at_s()) is not None]
+            tracks = (*self._streams.values(), *self._lanes.values())
+            times += [at_s for track in tracks if (at_s := track.wake_at_s()) is not None]
         commit_at_s = self._committing.wake_at_s()
         return min(times if commit_at_s is None else [*times, commit_at_s], default=None)
 
@@ -369,7 +374,7 @@ class Engine:
     def _dispatch(self, now_s: float, actions: list[Action]) -> None:
         hurry = self._window.full or self._pausing.standing_back
         actions += [stream.compose() for stream in self._streams.values() if stream.due(now_s, hurry=hurry)]
-        actions += [start for lanes in self._lanes.values() if (start := lanes.start()) is not None]
+        actions += [start for lanes in self._lanes.values() if (start := lanes.start(now_s)) is not None]
 
     def _let_go(self, now_s: float, actions: list[Action]) -> None:
         done = [life for life in self._leaving if not life.in_flight or now_s >= life.let_go_by_s]

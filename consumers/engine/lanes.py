@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias, final
 
 from ...inbox.event import Partition
 from .commit_point import CommitPoint
+from .rate import Rate
 from .signals import LaneItem, LaneTrack, Slice, Start
 from .slices import behind
 from .window import Held
@@ -58,12 +59,13 @@ class LaneShare:
 class Lanes:
     """The track over all partitions."""
 
-    __slots__ = ("_lanes", "_ring", "_track", "places_taken")
+    __slots__ = ("_lanes", "_rate", "_ring", "_track", "places_taken")
 
     def __init__(self, track: LaneTrack) -> None:
         self._track = track
         self._lanes: dict[str, dict[bytes, Lane]] = {}
         self._ring: deque[LaneShare] = deque()
+        self._rate = None if track.rate_per_s is None else Rate(track.rate_per_s)
         self.places_taken = 0
 
     def deliver(self, share: LaneShare, part: Slice, held: Held) -> None:
@@ -95,10 +97,12 @@ class Lanes:
         if was_idle and ready:
             self._ring.append(share)
 
-    def start(self) -> Start | None:
+    def start(self, now_s: float) -> Start | None:
         """As many heads of lanes as there are places for, partitions in turn; they run from now on."""
         places = self._track.concurrency - self.places_taken
         ring = self._ring
+        if self._rate is not None and places > 0 and ring:
+            places = self._rate.free(now_s, places)
         if places <= 0 or not ring:
             return None
         items: list[LaneItem] = []
@@ -113,7 +117,24 @@ class Lanes:
             else:
                 ring.popleft()
         self.places_taken += len(items)
+        if self._rate is not None:
+            self._rate.begin(len(items), now_s)
         return Start(self._track.name, tuple(items))
+
+    def wake_at_s(self) -> float | None:
+        """When a head that only waits for its turn may begin; None where none does."""
+        if self._rate is None or not self._ring or self.places_taken >= self._track.concurrency:
+            return None
+        return self._rate.next_at_s()
+
+    def turn_in_s(self, now_s: float) -> float:
+        """0 where one more may begin, which then counts as begun, though it does not come from here; else the wait."""
+        if self._rate is None:
+            return 0.0
+        if self._rate.free(now_s, most=1):
+            self._rate.begin(1, now_s)
+            return 0.0
+        return self._rate.next_at_s() - now_s
 
     def returned(self, count: int) -> None:
         """Handler functions came back, whether or not their partitions are still here."""

@@ -42,10 +42,14 @@ class StreamTrack:
 
 @dataclass(frozen=True, slots=True)
 class LaneTrack:
-    """A command handler: concurrent across keys, in order within a key, at most `concurrency` running."""
+    """A command handler: concurrent across keys, in order within a key, at most `concurrency` running.
+
+    `rate_per_s`: at most so many begin in a second; None for no bound.
+    """
 
     name: str
     concurrency: int
+    rate_per_s: float | None = None
 
 
 Track = StreamTrack | LaneTrack

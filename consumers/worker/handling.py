@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, final
+from functools import partial
+from typing import Any, Final, NoReturn, Protocol, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,12 +18,18 @@ from ...inbox.effect_rules import Effect
 from ...inbox.errors import EffectMisused, RecordError
 from ...inbox.event import Event
 from ...inbox.outcome import Reason
-from ..app import App, Command, HandlerFunction
-from ..context import BlockingContext, Context, HeaderMap, Tx
+from ..app import App
+from ..command import Command, HandlerFunction
+from ..context import BlockingContext, CallNext, Context, HeaderMap, Tx
 from ..injection import Wants, pick
 from ..routing import class_of
 from .publishing import Publication
+from .session import LazySession
 from .transaction import BlockingTx
+
+NO_SESSION_IN_THREADS: Final = (
+    "an ORM session belongs to the event loop: write the handler as async def, or use ctx.tx.execute in this one"
+)
 
 NO_CALLS_IN_PROJECTIONS: Final = (
     "a projection calls nobody: its function may run several times on the same events, and what it writes is undone"
@@ -42,13 +50,43 @@ class HandlerContext:
     """`Context` for one attempt."""
 
     def __init__(
-        self, event: Event[Any], attempt: int, tx: Tx, publication: Publication, calls: Calls | None = None
+        self,
+        event: Event[Any],
+        attempt: int,
+        tx: Tx,
+        publication: Publication,
+        calls: Calls | None = None,
+        events: Sequence[Event[Any]] | None = None,
     ) -> None:
         self.event = event
+        self.events = (event,) if events is None else events
         self.attempt = attempt
         self.tx = tx
+        self._session: LazySession | None = None
         self.publication = publication
         self._calls = calls
+
+    @property
+    def handler(self) -> str:
+        """The projection or command."""
+        return self.publication.handler
+
+    @property
+    def session(self) -> LazySession:
+        """An ORM session on `tx`."""
+        if self._session is None:
+            self._session = LazySession(self.tx)
+        return self._session
+
+    async def finish(self) -> None:
+        """The handler came back: what the session holds is written, where one was asked for."""
+        if self._session is not None:
+            await self._session.finish()
+
+    async def close(self) -> None:
+        """The handling has ended."""
+        if self._session is not None:
+            await self._session.close()
 
     @property
     def operation_id(self) -> str:
@@ -60,9 +98,7 @@ class HandlerContext:
         """What ties everything together."""
         return self.event.correlation_id
 
-    def effect(
-        self, effect: str | Effect, *, operation_id: str | None = None, request: object = None
-    ) -> EffectCall:
+    def effect(self, effect: str | Effect, *, operation_id: str | None = None, request: object = None) -> EffectCall:
         """A call to the outside."""
         if self._calls is None:
             raise EffectMisused(NO_CALLS_IN_PROJECTIONS)
@@ -94,6 +130,11 @@ class BlockingHandlerContext:
         self.operation_id = context.operation_id
         self.correlation_id = context.correlation_id
 
+    @property
+    def session(self) -> NoReturn:
+        """Not in a thread."""
+        raise RuntimeError(NO_SESSION_IN_THREADS)
+
     def effect(
         self, effect: str | Effect, *, operation_id: str | None = None, request: object = None
     ) -> BlockingEffectCall:
@@ -115,6 +156,21 @@ class BlockingHandlerContext:
         asyncio.run_coroutine_threadsafe(sending, self._loop).result()
 
 
+@final
+class Once:
+    """What a middleware gets as `call_next`. A second handling in the same transaction would be half a repeat."""
+
+    def __init__(self, following: CallNext) -> None:
+        self._following = following
+        self._called = False
+
+    async def __call__(self) -> object:
+        if self._called:
+            raise RuntimeError("call_next is called once: for another attempt raise, or return Retry")
+        self._called = True
+        return await self._following()
+
+
 @dataclass(frozen=True, slots=True)
 class NothingToDo:
     """The trigger returned None."""
@@ -128,6 +184,7 @@ class Mediator:
         self._handlers: Mapping[type, HandlerFunction] = app.handlers
         self._resources = resources
         self._overrides = app.overrides
+        self._middlewares = app.middlewares
         self._threads = threads
         self._arguments: dict[Callable[..., Any], dict[str, object]] = {}
 
@@ -143,7 +200,28 @@ class Mediator:
         handler = self._handlers.get(class_of(made))
         if handler is None:
             raise RecordError(Reason.REJECTED, f"{command.name!r} made a {type(made).__name__}, which no handler takes")
-        return await self.call(handler.function, handler.wants, (made,), context)
+        return await self.handle(handler.function, handler.wants, (made,), context)
+
+    async def handle(
+        self, function: Callable[..., Any], wants: Wants, subjects: tuple[object, ...], context: HandlerContext
+    ) -> object:
+        """Call a handler function through the middleware; what its session holds is flushed behind both."""
+        handler = partial(self.call, function, wants, subjects, context)
+        try:
+            returned = await (self._through(self._middlewares, context, handler) if self._middlewares else handler())
+            await context.finish()
+        finally:
+            await context.close()
+        return returned
+
+    async def _through(
+        self, middlewares: Sequence[HandlerFunction], context: HandlerContext, handler: CallNext
+    ) -> object:
+        """Outermost first."""
+        if not middlewares:
+            return await handler()
+        first, following = middlewares[0], Once(partial(self._through, middlewares[1:], context, handler))
+        return await self.call(first.function, first.wants, (context, following), context)
 
     async def call(
         self, function: Callable[..., Any], wants: Wants, subjects: tuple[object, ...], context: HandlerContext | None
@@ -156,7 +234,9 @@ class Mediator:
         arguments = self._with_context(function, wants, len(subjects), blocking)
         tx = BlockingTx(context.tx, loop) if context is not None else None
         given = [tx if isinstance(subject, AsyncConnection) else subject for subject in subjects]
-        return await loop.run_in_executor(self._threads, _in_thread, lambda: function(*given, **arguments))
+        here = contextvars.copy_context()  # what a middleware bound for the log is bound in the thread too
+        carried_out = partial(_in_thread, lambda: function(*given, **arguments))
+        return await loop.run_in_executor(self._threads, lambda: here.run(carried_out))
 
     def _with_context(
         self, function: Callable[..., Any], wants: Wants, taken: int, context: object | None

@@ -59,6 +59,11 @@ class Publication:
         self._ordinals: Counter[tuple[str, bytes | None, str]] = Counter()
         self.outgoing: list[NewOutgoing] = []
 
+    @property
+    def handler(self) -> str:
+        """Whose records these are."""
+        return self._handler
+
     async def publish(
         self, topic: str, value: object, key: bytes | str | None, headers: HeaderMap | None, name: str
     ) -> None:

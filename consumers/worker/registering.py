@@ -93,6 +93,7 @@ def refuse_missing(app: App, consumer: Consumer, mediator: Mediator) -> None:
         for effect in app.effects.values()
         if (found := probe_of(effect.rule)) is not None
     ]
+    wanted += [(f"middleware {found.function.__name__!r}", found.wants, 2) for found in app.middlewares]
     problems = [
         Problem(key, what, "yield the resource from an @app.lifespan, or take the parameter out")
         for key, wants, taken in wanted

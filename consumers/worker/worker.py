@@ -41,6 +41,7 @@ from ..engine.signals import (
     Lost,
     NotCommitted,
     Pause,
+    PauseCause,
     Quiet,
     Reached,
     Resume,
@@ -71,6 +72,10 @@ CHUNKS_WAITING_MAX = 4
 """Chunks on their way to the engine, which counts only what it has: each holds at most an eighth of the window, so that
 a blocked loop or a slow look into the inbox adds half of it.
 """
+
+
+TURN_LOOK_S = 0.5
+"""How soon a stop is noticed by what waits for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +289,16 @@ class Worker:
         came_back, self._came_back = self._came_back, {}
         for track, count in came_back.items():
             self.signal(Returned(track, count))
+
+    async def turn(self, track: str) -> None:
+        """Return when one more of this handler may begin, by its rate: for rows, which do not come through the engine.
+
+        Raises OwnershipLost once the worker takes no new work.
+        """
+        while (wait_s := self.engine.turn_in_s(track, self._clock.monotonic_s())) > 0:
+            await asyncio.sleep(min(wait_s, TURN_LOOK_S))
+            if PauseCause.QUIET in self.engine.causes():
+                raise OwnershipLost("the worker is asked to stop")
 
     def hand_on(self, signal: Delivered | Reached) -> None:
         """The receiver is done with this."""

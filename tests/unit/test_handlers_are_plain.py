@@ -118,6 +118,7 @@ class Ctx:
         self.event, self.attempt = event, 1
         self.operation_id = self.correlation_id = event.id_text
         self.tx: Any = None
+        self.session: Any = None
         self.published: list[tuple[str, object]] = []
 
     def effect(self, effect: str | Effect, **_: object) -> Called:
