@@ -11,7 +11,7 @@ to every handler that takes its type: it becomes one queued row for each of them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, Final, final
 
@@ -74,6 +74,14 @@ def _beside(row: Failure, holding: Holding) -> AbstractAsyncContextManager[None]
     return nullcontext()
 
 
+Turn = Callable[[str], Awaitable[None]]
+"""Returns when one more of this handler may begin."""
+
+
+async def _at_once(handler: str) -> None:
+    return
+
+
 class ConflictMet(Exception):
     """The event's id was claimed by a record with other bytes while its row waited."""
 
@@ -120,10 +128,12 @@ class SlowWay:
         self._held = False
         self._apart: set[int] = set()
         self._alone: Alone = _beside
+        self._turn: Turn = _at_once
 
-    def assemble(self, alone: Alone) -> None:
-        """How a row whose record has killed a process is handled with nothing beside it."""
+    def assemble(self, alone: Alone, turn: Turn) -> None:
+        """How a row is handled with nothing beside it, and how one waits until its handler's rate lets it begin."""
         self._alone = alone
+        self._turn = turn
 
     def quiet(self) -> None:
         """Take up nothing more."""
@@ -245,6 +255,7 @@ class SlowWay:
         async def finish(conn: AsyncConnection) -> None:
             await self._complete(conn, row)
 
+        await self._turn(bound.command.name)
         name, started = bound.command.name, self._clock.monotonic_s()
         ended, attempts = await self._runner.settle(bound, holding, event, finish, row.id, self._history(row))
         if ended.fate is not None:
