@@ -65,7 +65,7 @@ Look = Callable[[], AbstractAsyncContextManager[AsyncConnection]]
 class IdFilter:
     """The ids of one handler's rows, as one server has told them. No IO."""
 
-    def __init__(self, size: int = SIZES[0]) -> None:
+    def __init__(self, size: int) -> None:
         self.reached: Reached = START
         self.server: datetime.datetime | None = None
         self.taken = 0
@@ -160,7 +160,7 @@ class FailingIds:
                     break
 
     def _ask(self, handler: int) -> _Asked:
-        known = self._filters.setdefault(handler, IdFilter())
+        known = self._filters.setdefault(handler, IdFilter(SIZES[0]))
         return _Asked(known, known.reached)
 
     def _replace(self, handler: int, old: IdFilter, new: IdFilter) -> None:
@@ -171,7 +171,7 @@ class FailingIds:
     def _take(self, asked: _Asked, news: _News) -> IdFilter | None:
         known, there_is_more = asked.filter, news.n == self._read_max
         if known.server not in {None, news.server}:
-            return self._replace(news.handler, known, IdFilter())
+            return self._replace(news.handler, known, IdFilter(SIZES[0]))
         ids = (news.words or b"") + (news.late or b"")
         if (successor := known.successor(len(ids) // 8, there_is_more=there_is_more)) is not None:
             return self._replace(news.handler, known, successor)

@@ -17,12 +17,12 @@ def words(of: list[bytes]) -> bytes:
 
 
 def test_an_empty_filter_suspects_nobody() -> None:
-    assert IdFilter().suspects(ids(100)) == []
+    assert IdFilter(SIZES[0]).suspects(ids(100)) == []
 
 
 def test_what_was_added_is_always_suspected_and_little_else_is() -> None:
     known, strangers = ids(1_000), ids(10_000, seed=1)
-    filtered = IdFilter()
+    filtered = IdFilter(SIZES[0])
     filtered.add(words(known))
     assert filtered.suspects([*strangers[:5], *known, *strangers[5:9]]) == known
     assert len(filtered.suspects(strangers)) < 10_000 / 64 * 1.5
@@ -30,14 +30,14 @@ def test_what_was_added_is_always_suspected_and_little_else_is() -> None:
 
 def test_the_order_of_what_is_asked_stays() -> None:
     known = ids(50)
-    filtered = IdFilter()
+    filtered = IdFilter(SIZES[0])
     filtered.add(words(known))
     assert filtered.suspects(known[::-1]) == known[::-1]
     assert filtered.suspects([]) == []
 
 
 def test_a_full_filter_has_a_larger_successor_that_has_room() -> None:
-    filtered = IdFilter()
+    filtered = IdFilter(SIZES[0])
     room = SIZES[0] // (2 * FULL)
     assert filtered.successor(room, there_is_more=False) is None
     successor = filtered.successor(room + 1, there_is_more=False)
@@ -47,7 +47,7 @@ def test_a_full_filter_has_a_larger_successor_that_has_room() -> None:
 
 
 def test_where_nobody_knows_how_many_there_are_the_successor_is_the_largest() -> None:
-    successor = IdFilter().successor(10_000, there_is_more=True)
+    successor = IdFilter(SIZES[0]).successor(10_000, there_is_more=True)
     assert successor is not None
     assert successor.successor(SIZES[-1] // (2 * FULL), there_is_more=False) is None
 
