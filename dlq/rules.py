@@ -47,7 +47,8 @@ from .rule_tables import ABSOLUTE, DATABASE, LANGUAGE, NAMED, OF_FAULT, OURS, OW
 
 __all__ = [
     "DATABASE", "DeadNow", "DeadlineError", "Decision", "DependencyAway", "Fatal", "Faults", "Lost", "Postponed",
-    "RetryLater", "ReviewNow", "SkipNow", "Transient", "decide", "outcome_of",
+    "RetryLater", "ReviewNow", "SkipNow", "Transient", "decide",
+    "may_be_an_outage", "outcome_of",
 ]  # fmt: skip
 
 Faults: TypeAlias = Callable[[BaseException], Fault]
@@ -72,6 +73,17 @@ def decide(
             if (decision := _of_line(line, link, now)) is not None:
                 return decision
     return _Walk(faults, rules, now).of(exc, 0)
+
+
+def may_be_an_outage(exc: BaseException, decision: Decision, faults: Faults) -> bool:
+    """Whether a rule led to `decision` although the tables say that the database may be away.
+
+    A rule for `Exception` or `OSError` also takes what an outage raises. Its health check goes first then: an outage is
+    no event's fault, whatever a rule says of the exception.
+    """
+    if not decision.led_by.rule:
+        return False
+    return decide(exc, faults) == DependencyAway(DATABASE)
 
 
 def _all_links(exc: BaseException) -> Iterator[BaseException]:

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ..dlq.guard import HandlerRaised
 from ..dlq.outcomes import fatal_by
 from ..dlq.reporting import PROJECTION, report_retry
-from ..dlq.rules import Decision, DependencyAway, Fatal, Lost, Transient, decide
+from ..dlq.rules import DATABASE, Decision, DependencyAway, Fatal, Lost, Transient, decide, may_be_an_outage
 from ..inbox.clock import Clock
 from ..inbox.errors import DependencyError, OwnershipLost
 from ..inbox.event import Partition
@@ -210,4 +210,6 @@ class Settler:
             if not await self._ping(decision.name):
                 raise DependencyError(decision.name, "it does not answer") from error
             return Transient(because=decision.because, led_by=decision.led_by)
+        if may_be_an_outage(error, decision, classify) and not await self._ping(DATABASE):
+            raise DependencyError(DATABASE, "it does not answer") from error
         return decision

@@ -20,6 +20,7 @@ from ...dlq.policy import FailurePolicy, Rule
 from ...dlq.reporting import report_retry
 from ...dlq.retry import RetryState
 from ...dlq.rules import (
+    DATABASE,
     DeadNow,
     Decision,
     DependencyAway,
@@ -30,6 +31,7 @@ from ...dlq.rules import (
     SkipNow,
     Transient,
     decide,
+    may_be_an_outage,
 )
 from ...inbox.clock import Clock
 from ...inbox.errors import OwnershipLost
@@ -170,7 +172,7 @@ class Attempts:
         if isinstance(error, TxPoolFullError):
             return None
         decision = decide(error, classify, rules, self._clock.now())
-        if isinstance(decision, Fatal):
+        if isinstance(decision, Fatal):  # also by a rule that takes an outage: to leave loses nothing
             raise fatal_by(decision, error, event.record)
         if isinstance(decision, Lost):
             raise OwnershipLost from error
@@ -178,5 +180,8 @@ class Attempts:
             if await self._dependencies.answers(decision.name):
                 return Transient(because=decision.because, led_by=decision.led_by)
             await self._dependencies.wait(decision.name)
+            return None
+        if may_be_an_outage(error, decision, classify) and not await self._dependencies.answers(DATABASE):
+            await self._dependencies.wait(DATABASE)
             return None
         return decision

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.services.topics import Topic
-from tests.support.desk import Do, at_desk, letters
-from tests.support.running import ID, Sent, Stage, committed, reader, unique
+from tests.support.desk import Do, at_desk, letters, write
+from tests.support.running import ID, Sent, Stage, committed, reader, table_of, unique
 from tidegate.consumers import (
     App,
     Context,
@@ -108,3 +110,35 @@ async def test_a_wait_that_the_handler_asks_for_is_kept_within_its_policys_bound
     await stage.send(name, Sent("a", key=b"k"))
     await worker.until_counted("events", "do", "completed", n=1)
     assert len(calls) == 3
+
+
+async def test_a_rule_for_every_exception_buries_nothing_while_the_database_is_away(stage: Stage, topic: Topic) -> None:
+    """What an outage raises in `ctx.tx` fits a rule for `Exception`; the health check is asked before the rule counts.
+
+    Case: B35
+    Parts: real (PostgreSQL, Kafka)
+    Red when: consumers/worker/attempts.py does not ask `may_be_an_outage`
+    """
+    await table_of(stage)
+    name = topic(partitions=1)
+    app = ruled(name, fail_on(Exception, because="whatever it is"))
+    letters(app, topic)
+    inside, closed = asyncio.Event(), asyncio.Event()
+
+    async def act_in_an_outage(command: Do, ctx: Context) -> None:
+        if not closed.is_set():
+            inside.set()
+            await closed.wait()
+        await write(command, ctx)
+
+    at_desk(app, act_in_an_outage)
+    worker = await stage.ready(app)
+    await stage.send(name, Sent("a"))
+    await worker.until(inside.is_set)
+    await stage.close_database()
+    closed.set()
+    await worker.until(lambda: "postgresql" in str(worker.board.ready()))
+    await stage.open_database()
+    await worker.until_counted("events", "do", "completed", n=1)
+    assert await stage.failures() == []
+    assert await stage.rows("SELECT id FROM public.effect") == [("a",)]
