@@ -28,7 +28,7 @@ _NO_FAILURE: Final = (BaseException, KeyboardInterrupt, GeneratorExit, Cancelled
 """A stop from outside, which is nobody's failure: rules that swallow it would make a worker that cannot be stopped."""
 
 _CATCH_ALL: Final = (Exception, OSError)
-"""What a database that is away raises too."""
+"""What a lost connection of the database raises too."""
 
 
 def policy_problems(key: str, policy: FailurePolicy) -> list[Problem]:
@@ -136,7 +136,7 @@ def rule_warnings(key: str, rules: Sequence[Rule]) -> list[str]:
 def _doubtful(rule: Rule) -> Iterator[str]:
     cls = loaded(rule.on) if isinstance(rule.on, str) else rule.on
     if rule.then in (Then.SKIP, Then.FAIL) and rule.when is None and cls in _CATCH_ALL:
-        yield f"{rule.then} on {named(rule.on)} also takes what a database raises that is away: give it a when="
+        yield f"{rule.then} on {named(rule.on)} also takes a lost connection of the database: give it a when="
     if isinstance(rule.on, str) and _is_missing(rule.on):
         module, _, name = rule.on.rpartition(".")
         yield f"the module {module} has no {name}: nothing is ever taken by this rule, if that is a typing error"
