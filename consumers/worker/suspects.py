@@ -145,7 +145,6 @@ class Suspects:
             async with self._solo.alone():
                 log.warning("suspects_alone", partition=str(partition), offset=action.offset)
                 looked_at = await self._one_by_one(holding, action.offset)
-                await self._unmark(holding)
         except OwnershipLost as error:
             log.warning("suspects_left", partition=str(partition), why=str(error))
             if self._is_ours(holding):  # by what the client says; asking Kafka tells, and begins anew
@@ -174,6 +173,7 @@ class Suspects:
             stretch = await self._read(holding, offset, min(left, READ_MAX))
             for record in stretch.records:
                 await self._one(holding, record)
+            await self._unmark(holding)
             left -= len(stretch.records)
             offset, at_end = stretch.next_offset, stretch.at_end
         return self._records_max - left

@@ -13,6 +13,7 @@ from tests.services.topics import Topic
 from tests.support.crash_check import differences
 from tests.support.crash_input import Input
 from tests.support.crash_world import Member, World, seeds, world
+from tests.support.suspicion import until_nothing_is_suspected
 
 KILLS: Final = 30
 BURST: Final = 40
@@ -42,6 +43,7 @@ class Killer:
             since = await self._world.reached()
             self._world.produce(self._input.burst(BURST))
             await self._world.until_progress(since)
+            await until_nothing_is_suspected(self._world)
             moment = self._moments[number % len(self._moments)]
             self._world.produce(self._input.burst(BURST))
             victim = await moment()

@@ -1,0 +1,162 @@
+"""After two unclean ends at one place records are handled one at a time; a mark that is found there has a meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.services.topics import Topic
+from tests.support.desk import Desk, Do, at_desk, letters
+from tests.support.running import Sent, Stage, note, reader, table_of
+from tidegate.consumers import App, Context
+
+UNCLEAN = "UPDATE tidegate.fence SET released_at = NULL, crashes = 1, crash_point = 0"
+"""As if the owner had died for the second time, having done nothing."""
+
+
+async def dead_owner(stage: Stage, name: str, app: App) -> None:
+    """The consumer was there before: its partitions stand at their beginnings, and nobody has released them."""
+    worker = await stage.ready(app)
+    await worker.until(lambda: worker.metrics.value("fence_takeovers", "taken") == 4)
+    await worker.stop()
+    await stage.execute(UNCLEAN)
+
+
+async def marked(stage: Stage, consumer: str, topic: str, offset: int, session: str) -> None:
+    """A mark on partition 0, written by the session that the SQL names."""
+    await stage.execute(
+        "INSERT INTO tidegate.suspect (consumer, topic, partition, record_offset, session_pid, session_start)"
+        f" SELECT '{consumer}', '{topic}', 0, {offset}, {session}"
+    )
+
+
+GONE = "1, '2020-01-01'"
+ALIVE = "pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+
+
+async def test_suspects_are_handled_one_at_a_time_each_under_its_mark_and_then_life_goes_on(
+    stage: Stage, topic: Topic
+) -> None:
+    """Of all partitions: whatever else this process might have in its hands stands back.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: suspects.py `examine` leaves `self._solo.alone()` out
+    """
+    name = topic()
+    app = reader(name)
+    (consumer,) = app.consumers.values()
+    await table_of(stage)
+    seen: list[tuple[str, Any]] = []
+
+    async def look(command: Do, ctx: Context) -> None:
+        mark = await stage.value("SELECT partition || '@' || record_offset FROM tidegate.suspect")
+        seen.append((f"{ctx.event.record.partition}@{ctx.event.offset}", mark))
+
+    desk = at_desk(app, look)
+    consumer.projection("noted")(note)
+    await dead_owner(stage, name, app)
+    first = [Sent(f"{n}-{partition}", key=b"%d" % n, partition=partition) for n in range(4) for partition in range(3)]
+    await stage.send(name, *first)
+    worker = await stage.start(app)
+    await worker.until(lambda: worker.events("do", "completed") == worker.events("noted", "completed") == 12)
+    assert desk.most == 1
+    assert [mark for _, mark in seen] == [place for place, _ in seen]
+    desk.shut("x", "y")
+    await stage.send(name, Sent("x", key=b"x", partition=0), Sent("y", key=b"y", partition=1))
+    await worker.until(lambda: desk.most == 2)
+    desk.open("x", "y")
+    await worker.until(lambda: worker.events("do", "completed") == 14)
+    assert await stage.failures() == []
+    assert await stage.value("SELECT count(*) FROM tidegate.suspect") == 0
+
+
+async def test_a_stop_while_a_suspect_is_in_hand_makes_no_letter(stage: Stage, topic: Topic) -> None:
+    """SIGTERM is no death, however long the handler would have gone on: its record is handled by the next process.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: run.py `_take_apart` leaves `fence.release` out
+    """
+    name = topic()
+    app = reader(name)
+    desk = at_desk(app)
+    await dead_owner(stage, name, app)
+    desk.shut("a")
+    await stage.send(name, Sent("a"), Sent("b"))
+    worker = await stage.start(app, variables={"TIDEGATE_WORKER_DRAIN_BUDGET_S": "0.3"})
+    await worker.until(lambda: desk.came == ["a"])
+    await worker.stop()
+    assert await stage.value("SELECT record_offset FROM tidegate.suspect") == 0
+    desk.open("a")
+    worker = await stage.start(app)
+    await worker.until(lambda: worker.events("do", "completed") == 2)
+    assert await stage.failures() == []
+    assert await stage.value("SELECT count(*) FROM tidegate.suspect") == 0
+
+
+async def killed_at(stage: Stage, topic: Topic, session: str) -> tuple[App, Desk]:
+    """The owner died with the record at 1 as the only one in its hands; that at 0 was done before."""
+    name = topic()
+    app = reader(name)
+    letters(app, topic)
+    desk = at_desk(app)
+    await dead_owner(stage, name, app)
+    await stage.send(name, Sent("a"), Sent("b"), Sent("c"))
+    await stage.execute("UPDATE tidegate.checkpoint SET next_offset = 1 WHERE partition = 0")
+    await marked(stage, next(iter(app.consumers)), name, 1, session)
+    return app, desk
+
+
+async def test_whose_mark_is_found_is_given_up_without_another_look(stage: Stage, topic: Topic) -> None:
+    """Nothing decodes it and nobody handles it; what stands behind it goes on, and the unclean ends have their reason.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: killed.py `_pass` moves no checkpoint
+    """
+    app, desk = await killed_at(stage, topic, GONE)
+    worker = await stage.start(app)
+    await worker.until(lambda: worker.events("do", "completed") == 1)
+    assert desk.came == ["c"]
+    (topic_name,) = next(iter(app.consumers.values())).topics
+    assert await stage.failures() == [(f"{topic_name}/0@1", "dead", "killed_process")]
+    assert await stage.value("SELECT crashes FROM tidegate.fence WHERE partition = 0") == 0
+    letter = (await stage.read(f"{topic_name}.{next(iter(app.consumers))}.dlq", 1))[0]
+    assert (letter.value, letter.header("tidegate-reason")) == (b"{}", b"killed_process")
+
+
+async def test_while_its_writer_may_live_a_mark_is_no_proof_but_only_once(stage: Stage, topic: Topic) -> None:
+    """A frozen process is not dead. Behind a pooler a session never ends, so a second time the mark counts.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: killed.py reads `DOUBTS_MAX = 0` or has no bound
+    """
+    app, desk = await killed_at(stage, topic, ALIVE)
+    desk.shut("b")
+    worker = await stage.start(app, variables={"TIDEGATE_WORKER_DRAIN_BUDGET_S": "0.3"})
+    await worker.until(lambda: desk.came == ["b"])
+    assert await stage.value("SELECT doubts FROM tidegate.suspect") == 1
+    await worker.stop()
+    await stage.execute("UPDATE tidegate.fence SET released_at = NULL, crashes = 1, crash_point = 1")
+    worker = await stage.start(app)
+    await worker.until(lambda: worker.events("do", "completed") == 1)
+    assert desk.came == ["b", "c"]
+    assert [row[2] for row in await stage.failures()] == ["killed_process"]
+
+
+async def test_memory_that_is_refused_is_an_error_like_others(stage: Stage, topic: Topic) -> None:
+    """Where Python says no, nobody dies: it is tried again, and given up as exhausted."""
+    name = topic()
+    app = reader(name)
+    letters(app, topic)
+
+    async def too_much(command: Do, ctx: Context) -> None:
+        if command.id == "a":
+            bytearray(1 << 62)
+
+    at_desk(app, too_much)
+    worker = await stage.ready(app)
+    await stage.send(name, Sent("a", key=b"a"), Sent("b", key=b"b"))
+    await worker.until(lambda: worker.events("do", "completed") == 1 and worker.metrics.value("retries", "do") >= 1)
+    assert await stage.value("SELECT count(*) FROM tidegate.failure WHERE reason = 'killed_process'") == 0
