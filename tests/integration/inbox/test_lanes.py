@@ -374,3 +374,25 @@ async def test_what_waits_behind_the_heads_costs_nothing(db: Database, t: Tables
     few, many = await _read(db, t, 7), await _read(db, t, 8)
     assert all(a <= 2 * b + 100 for a, b in zip(many, few, strict=True)), (few, many)
     assert max(many) <= 1_000, many
+
+
+async def test_what_is_done_and_not_vacuumed_yet_is_not_passed_again(db: Database, t: Tables) -> None:
+    """A transaction that stays open keeps every row that was completed since in the index, before the head.
+
+    Red when: inbox/lanes.py `keep` looks for the head from the start of the lane
+    """
+    ids = await put(db, t, *[due(n) for n in range(2_000)])
+    async with db.transaction() as long:
+        await long.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        await long.execute(sa.text("SELECT count(*) FROM tidegate.failure"))
+        async with db.transaction() as conn:
+            await failure.complete(conn, t, [(failure_id, 1) for failure_id in ids[:1_900]])
+            await conn.execute(sa.text("ANALYZE tidegate.failure"))
+        async with db.transaction() as conn:
+            passed = sa.text("SELECT pg_stat_get_xact_tuples_returned(CAST('tidegate.failure_lane' AS regclass))")
+            await conn.execute(sa.text("SET LOCAL plan_cache_mode = force_generic_plan"))  # a planner too looks around
+            counts: list[int] = []
+            for failure_id in ids[1_900:1_903]:
+                assert await failure.complete(conn, t, [(failure_id, 1)]) == {failure_id}
+                counts.append(await conn.scalar(passed) or 0)
+    assert 0 < counts[2] - counts[1] <= 10, counts
