@@ -377,10 +377,7 @@ async def test_what_waits_behind_the_heads_costs_nothing(db: Database, t: Tables
 
 
 async def test_what_is_done_and_not_vacuumed_yet_is_not_passed_again(db: Database, t: Tables) -> None:
-    """A transaction that stays open keeps every row that was completed since in the index, before the head.
-
-    Red when: inbox/lanes.py `keep` looks for the head from the start of the lane
-    """
+    """A transaction that stays open keeps every row that was completed since in the index, before the head."""
     ids = await put(db, t, *[due(n) for n in range(2_000)])
     async with db.transaction() as long:
         await long.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
