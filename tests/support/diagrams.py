@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from tidegate.consumers.engine.partition import lifecycle_diagram
+from tidegate.inbox import effect_states
 from tidegate.inbox.states import diagram
 
 PAGE = """\
@@ -28,12 +29,20 @@ What is done to it, and where that leads; `[*]` is before the first failure, and
 ```mermaid
 {failures}
 ```
+
+## A call to the outside
+
+Its row in the ledger of effects; `[*]` is before the first call. The table stands in `inbox/effect_states.py`.
+
+```mermaid
+{effects}
+```
 """
 
 
 def made() -> str:
     """The page."""
-    return PAGE.format(lifecycle=lifecycle_diagram().strip(), failures=diagram().strip())
+    return PAGE.format(lifecycle=lifecycle_diagram().strip(), failures=diagram().strip(), effects=effect_states.diagram())
 
 
 if __name__ == "__main__":
