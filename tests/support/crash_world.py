@@ -321,9 +321,12 @@ async def world(
         await made.db.close()
 
 
-def set_session(bootstrap: str, group: str, session_ms: int) -> None:
-    """After how long without a heartbeat the broker gives a member of the group up."""
+def set_session(bootstrap: str, group: str, session_ms: int, heartbeat_ms: int = 1_000) -> None:
+    """After how long without a heartbeat the broker gives a member of the group up, and how often members send one."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    entry = ConfigEntry("consumer.session.timeout.ms", str(session_ms), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
+    settings = {"consumer.session.timeout.ms": session_ms, "consumer.heartbeat.interval.ms": heartbeat_ms}
+    entries = [
+        ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
     admin.incremental_alter_configs([resource])[resource].result(30)

@@ -81,8 +81,21 @@ class Later(Numbered):
     """Fails at its first attempt."""
 
 
+class Again(Numbered):
+    """Fails at its first attempt, and writes at its second."""
+
+
 class Twice(Numbered):
     """Fails at every attempt, the second one on the slow way."""
+
+
+@dataclass(frozen=True)
+class Picky(Numbered):
+    """Cannot be decoded while CRASH_PICKY is set."""
+
+    def __post_init__(self) -> None:
+        if "CRASH_PICKY" in os.environ:
+            raise ValueError("not now")
 
 
 @dataclass(frozen=True)
@@ -123,14 +136,20 @@ def itself(event: Event[T]) -> T:
     return event.value
 
 
-for kind in (Note, Book, Tell, Keyed, Probed, Reviewed, Refused):
+for kind in (Note, Book, Tell, Keyed, Probed, Refused, Picky):
     consumer.command(kind.__name__.lower(), on=kind)(itself)
-for kind in (Later, Twice):
+consumer.command("reviewed", on=Reviewed, concurrency=1)(itself)  # that is how many one kill can put to review
+for kind in (Later, Again, Twice):
     consumer.command(kind.__name__.lower(), on=kind, retry=AT_ONCE)(itself)
 
 
 @app.handler(Note)
 async def note(command: Note, ctx: Context) -> None:
+    """Do nothing."""
+
+
+@app.handler(Picky)
+async def picky(command: Picky, ctx: Context) -> None:
     """Do nothing."""
 
 
@@ -155,6 +174,13 @@ async def refused(command: Refused, ctx: Context) -> None:
 @app.handler(Later)
 async def later(command: Later, ctx: Context) -> None:
     """Not now."""
+    if ctx.attempt == 1:
+        raise ConnectionResetError("not now")
+
+
+@app.handler(Again)
+async def again(command: Again, ctx: Context) -> None:
+    """Not now, and then with a transaction."""
     if ctx.attempt == 1:
         raise ConnectionResetError("not now")
     await ctx.tx.execute(text("INSERT INTO public.journal (id) VALUES (:id)"), {"id": ctx.event.id_text})
