@@ -7,26 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
 
+from ..dlq.fates import BEHIND, ForReview, Later
 from ..dlq.policy import FailurePolicy
 from ..inbox.errors import FatalError
 from ..inbox.event import Event
 from ..inbox.failure_rows import Verdict
 from ..inbox.outcome import Dead, Reason
-
-RETRY: Final = "retry"
-"""The reason of a row that is tried again."""
-
-PENDING_EFFECT: Final = "pending_effect"
-"""The reason of a row that waits until another attempt's call must have ended."""
-
-REVIEW: Final = "review"
-"""The reason of a row that a rule sends to a person."""
-
-UNKNOWN_EFFECT: Final = "unknown_effect"
-"""The reason of a row of which nobody knows whether its call was made."""
-
-BEHIND: Final = Verdict("behind", "an earlier event of its key waits")
-"""Why an event that did not fail itself stands in the queue."""
 
 
 @final
@@ -36,32 +22,6 @@ class Died:
 
     dead: Dead
     attempts: int = 1
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Later:
-    """It is tried again at `due`; `class_attempts` of its attempts ended with the present class of exception.
-
-    `retrying_since`: the first of those. `effect_id`: the call that it waits for.
-    """
-
-    verdict: Verdict
-    due: datetime.datetime
-    attempts: int = 0
-    class_attempts: int = 0
-    retrying_since: datetime.datetime | None = None
-    effect_id: int | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ForReview:
-    """A person decides."""
-
-    verdict: Verdict
-    attempts: int = 1
-    effect_id: int | None = None
 
 
 Fate: TypeAlias = Died | Later | ForReview

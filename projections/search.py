@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, final
 
 from ..dlq.failure_text import describe, exception_type
+from ..dlq.fates import PENDING_EFFECT, RETRY, REVIEW, UNKNOWN_EFFECT, ForReview, Later
 from ..dlq.outcomes import dead_by
 from ..dlq.policy import FailurePolicy
 from ..dlq.retry import RetryState
@@ -26,15 +27,9 @@ from ..inbox.event import Event
 from ..inbox.failure_rows import Verdict
 from ..inbox.outcome import Reason
 from .fates import (
-    PENDING_EFFECT,
-    RETRY,
-    REVIEW,
-    UNKNOWN_EFFECT,
     Died,
     Fate,
-    ForReview,
     Lane,
-    Later,
     Verdicts,
     conflict,
     holds,

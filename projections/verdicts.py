@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from ..dlq.fates import BEHIND, Later
 from ..inbox.claim import ClaimKey, Probe
 from ..inbox.event import Event
-from .fates import BEHIND, Fate, Later, is_conflict
+from .fates import Fate, is_conflict
 
 Events = list[Event[Any]]
 

@@ -11,9 +11,10 @@ import asyncio
 import datetime
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 from ...dlq.failure_text import describe, exception_type
+from ...dlq.fates import PENDING_EFFECT, RETRY, REVIEW, UNKNOWN_EFFECT, ForReview, Later
 from ...dlq.guard import HandlerRaised
 from ...dlq.outcomes import dead_by, fatal_by
 from ...dlq.policy import FailurePolicy, Rule
@@ -40,23 +41,11 @@ from ...inbox.failure_rows import Verdict
 from ...inbox.faults import classify
 from ...inbox.meter import Meter
 from ...inbox.store import STORE_ERRORS
-from .completion import Fate, Review, Wait
+from .completion import Fate
 from .dependencies import Dependencies
 from .transaction import TxPoolFullError
 
 T = TypeVar("T")
-
-RETRY: Final = "retry"
-"""The reason of a row that is tried again."""
-
-PENDING_EFFECT: Final = "pending_effect"
-"""The reason of a row that waits until another attempt's call must have ended."""
-
-REVIEW: Final = "review"
-"""The reason of a row whose handler's rule sends it to a person."""
-
-UNKNOWN_EFFECT: Final = "unknown_effect"
-"""The reason of a row of which nobody knows whether its call was made."""
 
 
 @final
@@ -126,7 +115,7 @@ class Attempts:
                 reason = REVIEW if decision.effect_id is None else UNKNOWN_EFFECT
                 why = decision.because if decision.effect_id is None else text.message
                 verdict = Verdict(reason, why or text.message, text.type, text.stack_digest)
-                fate = Review(verdict, attempts, decision.effect_id)
+                fate = ForReview(verdict, attempts, decision.effect_id)
                 return state, Settled(attempts, fate=fate)
             case DeadNow():
                 return state, Settled(attempts, fate=dead_by(decision, error, subject.event.record))
@@ -162,10 +151,10 @@ class Attempts:
         due = self._clock.now() + datetime.timedelta(seconds=delay_s)
         return state, Settled(state.attempts_total, fate=self._wait(verdict, due, state))
 
-    def _wait(self, verdict: Verdict, due: datetime.datetime, state: RetryState) -> Wait:
+    def _wait(self, verdict: Verdict, due: datetime.datetime, state: RetryState) -> Later:
         """With all that the row has to tell whoever takes it up."""
         since = self._clock.now() - datetime.timedelta(seconds=state.age_s) if state.attempts else None
-        return Wait(verdict, due, state.attempts_total, state.attempts, since)
+        return Later(verdict, due, state.attempts_total, state.attempts, since)
 
     async def _decision(self, error: Exception, event: Event[Any], rules: tuple[Rule, ...]) -> Decision | None:
         """What the error means; None: it had to wait (for a dependency, for a connection), no attempt counted."""

@@ -13,6 +13,7 @@ from typing import Any, Final, final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.breakers import DeadBreakers
+from ...dlq.fates import BEHIND, REVIEW, ForReview, Later
 from ...dlq.guard import HandlerRaised, Raised, contained_call, guarded
 from ...dlq.outcomes import outcome_of
 from ...dlq.reporting import COMMAND, report_skipped
@@ -31,9 +32,9 @@ from ...inbox.points import Point, reach
 from ...inbox.store import STORE_ERRORS, Store
 from ..app import Command
 from ..engine.signals import LaneItem
-from .attempts import REVIEW, Attempts, Subject
+from .attempts import Attempts, Subject
 from .completing import Completer
-from .completion import COMMAND_VERSION, Completion, Fate, Review, Wait, conflict_fate
+from .completion import COMMAND_VERSION, Completion, Fate, conflict_fate
 from .dependencies import Dependencies
 from .effects import Effects
 from .handling import HandlerContext, Mediator, NothingToDo
@@ -55,9 +56,6 @@ class BoundCommand:
 ENDED_ITSELF: Final = Dead(
     Reason.REJECTED, "the handler ended the transaction of ctx.tx itself: leave commit and rollback to the framework"
 )
-
-BEHIND: Final = "behind"
-"""The reason of a row that waits because an earlier event of its key does."""
 
 Finish = Callable[[AsyncConnection], Awaitable[None]]
 """Ends a row of the slow way in the transaction that claims its event."""
@@ -136,6 +134,7 @@ class CommandRunner:
             return None
         if outcome.value is None:
             leave = self.in_flight.enter_free(key)
+            self._breakers.fine(bound.command.name)
             self._completer.add(self._completion(bound, item, Ended(skipped=True), landed=leave))
             return NothingToDo()
         return outcome.value
@@ -147,7 +146,7 @@ class CommandRunner:
             return False
         if not self._parked.holds(Lane(bound.handler_id, item.partition.topic, key), item.partition, item.offset):
             return False
-        wait = Wait(Verdict(BEHIND, "an earlier event of its key waits"), self._clock.now())
+        wait = Later(BEHIND, self._clock.now())
         self._completer.add(self._completion(bound, item, Ended(fate=wait), attempts=0))
         return True
 
@@ -192,6 +191,8 @@ class CommandRunner:
             ended = await self._known(bound, item.event) if ask else None
             ended, attempts = (ended, 1) if ended is not None else await self._until_ended(bound, item, made=made)
             if not isinstance(ended.fate, Dead) or ended.fate is REPEAT:
+                if ended.fate is None:  # told at once: behind a hundred in one group, their order would be lost
+                    self._breakers.fine(bound.command.name)
                 return ended, attempts
             if await self._breakers.admits(bound.command.name):
                 return ended, attempts
@@ -288,7 +289,9 @@ class CommandRunner:
             if tx.opened is not None:
                 await tx.opened.rollback()
             await tx.close()
-            return Ended(fate=returned if isinstance(returned, Dead) else Review(Verdict(REVIEW, returned.why), number))
+            return Ended(
+                fate=returned if isinstance(returned, Dead) else ForReview(Verdict(REVIEW, returned.why), number)
+            )
         outgoing = tuple(publication.outgoing)
         skipped = isinstance(outcome.value, NothingToDo) or isinstance(returned, Skipped)
         if tx.opened is None:
@@ -317,7 +320,7 @@ class CommandRunner:
         """Claim and outbox rows in the handler's transaction (steps 3, 4, 6, 7); a repeat undoes what it wrote."""
         conn, tables, key = tx.opened, self._store.tables, (bound.handler_id, COMMAND_VERSION)
         assert conn is not None, "the handler opened it"
-        generations = await claim.lock_generations(conn, tables, [bound.handler_id])
+        generations = await claim.lock_generations(conn, tables, [bound.handler_id], self._store.failing)
         known = await claim.probe(conn, tables, [key], [event.event_id], generations, newest=False)
         failing = [row for rows in known.failures.values() for row in rows if row.failure_id != row_id]
         mine = [(event.event_id, event.payload_hash)]

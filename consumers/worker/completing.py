@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Buried, letters_of
 from ...dlq.failure_text import dead as dead_outcome
+from ...dlq.fates import Later
 from ...dlq.parked_limits import OVER, Newcomer, ParkedLimits
 from ...inbox import checkpoint, claim, failure, fence, outbox
 from ...inbox.errors import DependencyError, OwnershipLost
@@ -31,7 +32,7 @@ from ...inbox.outcome import Dead, Reason
 from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
 from ..engine.signals import Finished
-from .completion import COMMAND_VERSION, Completion, Wait
+from .completion import COMMAND_VERSION, Completion
 from .failed_rows import FailedRows, Made
 from .parked_keys import ParkedKeys
 from .repeats import CONFLICT, standing
@@ -245,7 +246,7 @@ class Completer:
 
     async def _keep_limits(self, conn: AsyncConnection, group: _Group, failed: dict[Completion, Made]) -> None:
         """With the lanes locked: a newcomer beyond a limit is dead, or stays in memory, as its handler declares."""
-        waits = [member for member in failed if isinstance(member.fate, Wait)]
+        waits = [member for member in failed if isinstance(member.fate, Later)]
         if self._limits is None or not waits:
             return
         newcomers = [Newcomer(m.handler_id, None if m.alone else lane_of(failed[m].row)) for m in waits]

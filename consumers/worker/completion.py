@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
 
+from ...dlq.fates import ForReview, Later
 from ...dlq.policy import FailurePolicy
 from ...inbox import claim, outbox
 from ...inbox.failure_rows import Verdict
@@ -18,29 +18,7 @@ COMMAND_VERSION: Final = 0
 """Commands have no versions: the column holds a constant."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """It becomes a queued row: tried again at `due`, or as soon as the earlier events of its key are done."""
-
-    verdict: Verdict
-    due: datetime.datetime
-    attempts: int = 0
-    class_attempts: int = 0
-    retrying_since: datetime.datetime | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Review:
-    """It becomes a row that a person decides on: nobody can know whether the call of `effect_id` was made, say."""
-
-    verdict: Verdict
-    attempts: int = 1
-    effect_id: int | None = None
-
-
-Fate: TypeAlias = Dead | Wait | Review
+Fate: TypeAlias = Dead | Later | ForReview
 """What becomes of an event that was not handled: the state of its failure row."""
 
 
@@ -115,4 +93,4 @@ def conflict_fate(conflict: Dead, policy: FailurePolicy, attempts: int) -> Fate:
     """What a conflict is to a handler of this policy; any other death stays what it is."""
     if conflict.reason is not Reason.CONFLICT or policy.on_conflict != "review":
         return conflict
-    return Review(Verdict.of(conflict), attempts)
+    return ForReview(Verdict.of(conflict), attempts)

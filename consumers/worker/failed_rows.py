@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple, final
 
 from ...dlq.burial import Burial
+from ...dlq.fates import ForReview
 from ...dlq.reporting import COMMAND, report_dead, report_parked, report_unknown
 from ...inbox import failure_rows, outbox
 from ...inbox.clock import Clock
 from ...inbox.failure_rows import NewFailure, Place
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead
-from .completion import COMMAND_VERSION, Completion, Fate, Review
+from .completion import COMMAND_VERSION, Completion, Fate
 
 
 class Made(NamedTuple):
@@ -40,7 +41,7 @@ class FailedRows:
                     place, member.track, event, fate, attempts=member.attempts, alone=alone, holds=member.holds_dead
                 )
             )
-        if isinstance(fate, Review):
+        if isinstance(fate, ForReview):
             made = failure_rows.unknown(
                 place, event, fate.verdict, attempts=fate.attempts, now=now, alone=alone, effect_id=fate.effect_id
             )
@@ -63,7 +64,7 @@ class FailedRows:
         if isinstance(fate, Dead):
             self._meter.dead(member.track, fate.reason, 1)
             report_dead(event, member.track, COMMAND, fate, member.attempts)
-        elif isinstance(fate, Review):
+        elif isinstance(fate, ForReview):
             self._meter.unknown(member.track, 1)
             report_unknown(event, member.track, COMMAND, fate.verdict, fate.attempts)
         elif fate is not None:

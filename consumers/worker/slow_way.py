@@ -11,14 +11,15 @@ to every handler that takes its type: it becomes one queued row for each of them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, final
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Burial
+from ...dlq.fates import ForReview, Later
 from ...dlq.policy import FailurePolicy
 from ...dlq.reporting import (
     COMMAND,
@@ -34,7 +35,7 @@ from ...dlq.retry import RetryState
 from ...inbox import audit, claim, failure, fence, outbox
 from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, OwnershipLost, RecordError
-from ...inbox.event import Event
+from ...inbox.event import Event, Partition
 from ...inbox.failure_rows import Failure, Place, Verdict
 from ...inbox.failure_rows import queued as queued_row
 from ...inbox.handlers import RESERVED
@@ -47,9 +48,10 @@ from ...projections.batch import BoundProjection, Projected
 from ..intake import EventIntake
 from .attempts import Attempts, Subject
 from .commands import BoundCommand, CommandRunner
-from .completion import COMMAND_VERSION, Fate, Review, Wait, conflict_fate
+from .completion import COMMAND_VERSION, Fate, conflict_fate
 from .dependencies import Dependencies
 from .repeats import CONFLICT
+from .turns import Alone, Turn, at_once, beside
 
 log = structlog.get_logger(__name__)
 
@@ -64,22 +66,6 @@ LOOK_MIN_S: Final = 0.02
 
 ROWS_MAX: Final = 100
 """Rows taken up at once: the slow way shares the pool with the fast one."""
-
-
-Alone = Callable[[Failure, Holding], AbstractAsyncContextManager[None]]
-"""The block in which nothing else is in flight."""
-
-
-def _beside(row: Failure, holding: Holding) -> AbstractAsyncContextManager[None]:
-    return nullcontext()
-
-
-Turn = Callable[[str], Awaitable[None]]
-"""Returns when one more of this handler may begin."""
-
-
-async def _at_once(handler: str) -> None:
-    return
 
 
 class ConflictMet(Exception):
@@ -123,12 +109,13 @@ class SlowWay:
         self._clock = clock
         self._wrote_outbox = wrote_outbox
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._homes: dict[int, Partition] = {}
         self._wake = asyncio.Event()
         self._quiet = False
         self._held = False
         self._apart: set[int] = set()
-        self._alone: Alone = _beside
-        self._turn: Turn = _at_once
+        self._alone: Alone = beside
+        self._turn: Turn = at_once
 
     def assemble(self, alone: Alone, turn: Turn) -> None:
         """How a row is handled with nothing beside it, and how one waits until its handler's rate lets it begin."""
@@ -168,8 +155,11 @@ class SlowWay:
             while True:
                 self._wake.clear()
                 for row in await self._look():
+                    if self._is_suspect(row):  # before its task is there: nobody who wants to be alone waits for it
+                        self._apart.add(row.id)
                     task = group.create_task(self._take_up(row))
                     self._running[row.id] = task
+                    self._homes[row.id] = row.home
                     task.add_done_callback(lambda _, row_id=row.id: self._is_over(row_id))
                 await asyncio.sleep(LOOK_MIN_S)
                 with suppress(TimeoutError):
@@ -177,7 +167,14 @@ class SlowWay:
 
     def _is_over(self, row_id: int) -> None:
         self._running.pop(row_id, None)
+        self._homes.pop(row_id, None)
+        self._apart.discard(row_id)
         self._wake.set()
+
+    def _is_suspect(self, row: Failure) -> bool:
+        """Its record has killed a process, or was in the hands of two that died."""
+        holding = self._holdings.current(row.home)
+        return row.reason == Reason.KILLED_PROCESS or (holding is not None and row.id in holding.suspect_rows)
 
     async def _look(self) -> list[Failure]:
         room = ROWS_MAX - len(self._running)
@@ -196,10 +193,27 @@ class SlowWay:
                     room,
                     busy=tuple(self._running),
                 )
-                return [] if self._held else rows  # held meanwhile: they are looked for again
+            await self._note(rows)
+            return [] if self._held else rows  # held meanwhile: they are looked for again
         except STORE_ERRORS as error:
             log.warning("slow_way_waits", error=type(error).__name__)
             return []
+
+    async def _note(self, rows: list[Failure]) -> None:
+        """After an unclean end it is written down which rows are in hand, once for each look that finds any.
+
+        Who dies then leaves word of what to handle alone. Without a death behind it nothing is written.
+        """
+        for holding in self._holdings:
+            came = {row.id for row in rows if row.home == holding.partition}
+            if not (holding.after_crash and came):
+                continue
+            in_hand = came | {row_id for row_id, home in self._homes.items() if home == holding.partition}
+            async with self._store.transaction(Writes.SUSPECT) as conn:
+                await fence.take_in_hand(
+                    conn, self._store.tables, self._consumer, holding.partition, holding.fence_epoch,
+                    in_hand | holding.suspect_rows,
+                )  # fmt: skip
 
     # --------------------------------------------------------------------------------------------------- one row
 
@@ -209,8 +223,10 @@ class SlowWay:
         if holding is None:
             return
         try:
-            if row.reason == Reason.KILLED_PROCESS:
-                await self._handle_alone(row, holding)
+            if row.id in self._apart:
+                async with self._alone(row, holding):
+                    await self._handle(row, holding)
+                holding.suspect_rows.discard(row.id)
             else:
                 await self._handle(row, holding)
         except OwnershipLost:
@@ -219,15 +235,6 @@ class SlowWay:
             await self._dependencies.wait(error.dependency)
         except STORE_ERRORS as error:
             log.warning("row_again", failure_id=row.id, error=type(error).__name__)
-
-    async def _handle_alone(self, row: Failure, holding: Holding) -> None:
-        """Its record has killed a process before: it must not look as if others had done so."""
-        self._apart.add(row.id)
-        try:
-            async with self._alone(row, holding):
-                await self._handle(row, holding)
-        finally:
-            self._apart.discard(row.id)
 
     async def give_up(self, row: Failure, holding: Holding, dead: Dead) -> None:
         """The row killed the process again; no handler is asked."""
@@ -255,7 +262,7 @@ class SlowWay:
         async def finish(conn: AsyncConnection) -> None:
             await self._complete(conn, row)
 
-        await self._turn(bound.command.name)
+        await self._turn(bound.command.name, lambda: self._held and row.id not in self._apart)
         name, started = bound.command.name, self._clock.monotonic_s()
         ended, attempts = await self._runner.settle(bound, holding, event, finish, row.id, self._history(row))
         if ended.fate is not None:
@@ -298,11 +305,12 @@ class SlowWay:
 
     def _history(self, row: Failure) -> RetryState:
         """What the row tells of its attempts: those of this round count, a replay begins a new one."""
-        now_s = self._clock.monotonic_s()
-        if not row.class_attempts or row.retrying_since is None:
-            return RetryState(attempts_total=row.attempts, first_failed_s=now_s, last_failed_s=now_s)
-        age_s = max(0.0, (self._clock.now() - row.retrying_since).total_seconds())
-        return RetryState(row.exception_type, row.class_attempts, row.attempts, now_s - age_s, now_s)
+        since, now, now_s = row.retrying_since or row.last_failed_at, self._clock.now(), self._clock.monotonic_s()
+        tries = row.class_attempts if row.retrying_since is not None else 0
+        latest = row.last_failed_at
+        return RetryState.of_row(
+            row.attempts, tries, row.exception_type, since, now, now_s=now_s, last_failed_at=latest
+        )
 
     def _policy_of(self, handler_id: int) -> FailurePolicy:
         bound = self._projections.get(handler_id)
@@ -324,8 +332,8 @@ class SlowWay:
                 )
                 for name in names
             ]  # fmt: skip
-            places = await failure.draw_places(conn, self._store.tables, rows)
-            await claim.lock_generations(conn, self._store.tables, [row.handler])
+            places = await failure.draw_places(conn, self._store.tables, rows, [(row.id, row.row_version)])
+            await claim.lock_generations(conn, self._store.tables)
             mine = [(row.event_id, row.payload_hash8)]
             await claim.claim(conn, self._store.tables, row.handler, COMMAND_VERSION, mine, optimistic=False)
             await failure.put(conn, self._store.tables, rows, places)
@@ -348,7 +356,7 @@ class SlowWay:
         """Steps 1 to 3."""
         await self._hold(conn, row, holding)
         await failure.lock_lanes(conn, self._store.tables, [(row.id, row.row_version)])
-        await claim.lock_generations(conn, self._store.tables, [row.handler])
+        await claim.lock_generations(conn, self._store.tables)
 
     async def _claim(self, conn: AsyncConnection, row: Failure, key: tuple[int, int], event: Event[Any]) -> bool:
         """Step 4: True where the event is ours to handle, False for a repeat. Raises ConflictMet."""
@@ -383,20 +391,20 @@ class SlowWay:
     async def _change(self, conn: AsyncConnection, row: Failure, name: str, fate: Fate, attempts: int) -> bool:
         """Steps 6 and 7. A dead one has a letter of its own: its id counts the replays."""
         tables, seen, now = self._store.tables, (row.id, row.row_version), self._clock.now()
-        if isinstance(fate, Wait):
+        if isinstance(fate, Later):
             return await failure.postpone(
                 conn, tables, seen, fate.verdict,
                 due=fate.due, attempts=fate.attempts, class_attempts=fate.class_attempts,
                 retrying_since=fate.retrying_since, now=now,
             )  # fmt: skip
-        if isinstance(fate, Review):
+        if isinstance(fate, ForReview):
             return await failure.review(
                 conn, tables, seen, fate.verdict, attempts=fate.attempts, now=now, effect_id=fate.effect_id
             )
         holds = self._policy_of(row.handler).after_dead == "hold" and not row.alone
         buried = await failure.bury(conn, tables, seen, Verdict.of(fate), attempts=attempts, now=now, holds=holds)
         if buried:
-            await outbox.put(conn, tables, [self._burial.letter_again(row, name, fate, attempts)])
+            await outbox.put(conn, tables, [self._burial.letter_again(row, name, fate, attempts, holds=holds)])
         return buried
 
     def _tell(self, row: Failure, name: str, fate: Fate, attempts: int) -> None:
@@ -404,7 +412,7 @@ class SlowWay:
         if isinstance(fate, Dead):
             self._meter.dead(name, fate.reason, 1)
             report_dead(event, name, RECORD, fate, attempts)
-        elif isinstance(fate, Review):
+        elif isinstance(fate, ForReview):
             self._meter.unknown(name, 1)
             report_unknown(event, name, RECORD, fate.verdict, fate.attempts)
         else:
