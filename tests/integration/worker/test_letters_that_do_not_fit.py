@@ -59,7 +59,7 @@ async def test_a_record_that_only_just_fitted_goes_as_a_claim_and_the_next_go_on
 
     Case: B31
     Parts: real (Kafka, PostgreSQL)
-    Red when: dlq/letter.py's _fits returns True, and relaying.py's _smaller returns None
+    Red when: dlq/letter.py's _without keeps letter.value
     """
     name = topic(partitions=1, config={"max.message.bytes": "1000000"})
     app = refusing(name)

@@ -164,7 +164,7 @@ async def test_a_fatal_error_with_a_secret_is_told_without_it(stage: Stage, topi
 
     Case: B38
     Parts: real (Kafka, PostgreSQL)
-    Red when: logs.py's _plain takes str(value) of our own errors
+    Red when: worker.py's `without_secrets(str(fatal))` becomes `str(fatal)`
     """
     name = topic(partitions=1)
     app = reader(name)
