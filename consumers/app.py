@@ -31,7 +31,7 @@ from ..projections.projection import (
     Projection,
 )
 from .codecs.codec import CodecSpec
-from .command import COMMAND_DEADLINE_S, CONCURRENCY, Command, HandlerFunction
+from .command import COMMAND_DEADLINE_S, Command, HandlerFunction
 from .context import Middleware
 from .declarations import Types, name_problems, read_made, type_set, unreadable
 from .injection import Wants, payload_types, read_wants
@@ -63,7 +63,9 @@ class Consumer:
         on_gap: GapPolicy,
         on_recreated: RecreatedPolicy,
         defaults: Sequence[Rule] = (),
+        effects: Mapping[str, Effect] | None = None,
     ) -> None:
+        self.effects: Mapping[str, Effect] = effects if effects is not None else {}
         self.name = name
         self.topics = tuple(topics)
         self.codec = codec
@@ -129,7 +131,8 @@ class Consumer:
         name: str,
         *,
         on: Types = None,
-        concurrency: int = CONCURRENCY,
+        concurrency: int | None = None,
+        effects: Sequence[Effect | str] | None = None,
         deadline_s: float = COMMAND_DEADLINE_S,
         rate_per_s: float | None = None,
         retry: RetryPolicy | None = None,
@@ -145,8 +148,10 @@ class Consumer:
     ) -> Callable[[F], F]:
         """Declare a command: `fn(event: Event[T]) -> SomeCommand | None` makes it, the app's handler carries it out.
 
-        None means that there is nothing to do: the event is claimed as skipped.
+        None means that there is nothing to do: the event is claimed as skipped. `effects` are the calls to the outside
+        that it makes (else any of the app's); one that goes by `review()` makes the default of `concurrency` 1.
         """
+        calls = None if effects is None else tuple(e if isinstance(e, str) else e.name for e in effects)
 
         def declare(function: F) -> F:
             wants = read_wants(function)
@@ -156,11 +161,12 @@ class Consumer:
                 at_limit, on_conflict, breaker, defaults=len(self.defaults),
             )  # fmt: skip
             self._add(self.commands, name, Command(
-                name, function, takes, concurrency, deadline_s, policy, rate_per_s, renamed_from))  # fmt: skip
+                name, function, takes, concurrency, deadline_s, policy, rate_per_s, renamed_from, calls,
+                self.effects))  # fmt: skip
             self._check(name, "its trigger", not inspect.iscoroutinefunction(function),
                         "a def: it only makes the command, without any IO; its handler may be async")  # fmt: skip
             self._check(name, "on", bool(takes), "a payload type: on=OrderPlaced, or an annotation Event[OrderPlaced]")
-            self._check(name, "concurrency", concurrency >= 1, "1 or more")
+            self._check(name, "concurrency", concurrency is None or concurrency >= 1, "1 or more")
             self._check(name, "deadline_s", deadline_s > 0, "more than 0")
             self._check(name, "rate_per_s", rate_per_s is None or rate_per_s > 0, "more than 0, or leave it out")
             self._check_readable(name, wants, on)
@@ -196,6 +202,8 @@ class Consumer:
             )
         if not self.handler_names:
             found.append(Problem(f"consumer {self.name!r}", "it has no handler", "declare a projection or a command"))
+        for command in self.commands.values():
+            found += command.problems(self.name)
         for name, policy in self.policies().items():
             found += policy_problems(f"handler {name!r} of {self.name!r}", policy)
         return found + self._renaming_problems()
@@ -209,7 +217,7 @@ class Consumer:
             warnings.append(
                 f"consumer {self.name!r}: events are known by their position, so a producer's duplicates are not caught"
             )
-        return warnings
+        return warnings + [warning for command in self.commands.values() for warning in command.warnings()]
 
     def policies(self) -> dict[str, FailurePolicy]:
         """Each handler's failure policy."""
@@ -296,6 +304,7 @@ class App:
             on_gap=on_gap,
             on_recreated=on_recreated,
             defaults=self.rules,
+            effects=self.effects,
         )
         if name in self.consumers:
             self._problems.append(

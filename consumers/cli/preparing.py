@@ -52,7 +52,22 @@ def judge(app_path: str | None, config: Path | None, needs: tuple[str, ...]) -> 
     except ConfigurationError as error:
         return None, [*problems, *error.problems]
     problems += property_problems(effective.settings)
+    if app is not None:
+        problems += drain_problems(effective.settings, app)
     return (None if app is None else Prepared(app, effective)), problems
+
+
+def drain_problems(settings: Settings, app: App) -> list[Problem]:
+    """A stop that is shorter than a call leaves calls whose end nobody knows."""
+    longest = max(app.effects.values(), key=lambda effect: effect.deadline_s + effect.margin_s, default=None)
+    if longest is None:
+        return []
+    needed_s, budget_s = longest.deadline_s + longest.margin_s, settings.worker.drain_budget_s
+    if needed_s <= budget_s:
+        return []
+    what = f"{budget_s:g} s are less than a call of effect {longest.name!r} may take with its margin ({needed_s:g} s)"
+    fix = "raise it (and the grace period of whatever stops the process), or shorten deadline_s= or margin_s="
+    return [Problem("worker.drain_budget_s", what, fix)]
 
 
 def settings_only(app_path: str | None, config: Path | None, needs: tuple[str, ...] = ()) -> Effective:

@@ -8,8 +8,9 @@ comes of it is still evidence.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar, final
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Protocol, TypeVar, final
 
 from ...dlq.guard import Raised, Returned, guarded
 from ...inbox.effect_call import EffectCall
@@ -20,10 +21,14 @@ from ...inbox.errors import EffectMisused, OwnershipLost
 from ...inbox.event import Event, Partition
 from ...inbox.holding import Holding
 from ...inbox.ledger import Ledger
+from ..app import Consumer
 from ..injection import read_wants
 from .handling import Mediator
 
 T = TypeVar("T")
+
+
+NAMES_NONE: Final[Mapping[str, Collection[str]]] = MappingProxyType({})
 
 
 class Transaction(Protocol):
@@ -39,10 +44,18 @@ class Transaction(Protocol):
 class Effects:
     """The effects of one consumer's commands. Owned by the event loop."""
 
-    def __init__(self, ledger: Ledger, declared: Mapping[str, Effect], consumer: str) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        declared: Mapping[str, Effect],
+        consumer: str,
+        named: Mapping[str, Collection[str]] = NAMES_NONE,
+    ) -> None:
+        """`named`: the effects that a command says it makes; one that is not in there may make any."""
         self.ledger = ledger
         self.consumer = consumer
         self._declared = declared
+        self._named = named
         self._until_s: float | None = None
 
     def quiet(self, budget_s: float) -> None:
@@ -58,9 +71,11 @@ class Effects:
         """For one attempt."""
         return EffectDesk(self, command, handler_id, event, holding)
 
-    def find(self, effect: str | Effect) -> Effect:
-        """A declared effect. Raises EffectMisused."""
+    def find(self, effect: str | Effect, command: str) -> Effect:
+        """A declared effect that the command may make. Raises EffectMisused."""
         name = effect if isinstance(effect, str) else effect.name
+        if command in self._named and name not in self._named[command]:
+            raise EffectMisused(f"command {command!r} does not say that it makes {name!r}: add it to its effects=[...]")
         found = self._declared.get(name)
         if found is None:
             raise EffectMisused(f"no effect {name!r} is declared: app.effect({name!r}, rule=..., deadline_s=...)")
@@ -91,7 +106,7 @@ class EffectDesk:
 
     def effect(self, effect: str | Effect, operation_id: str | None, request: Any) -> EffectCall:
         """A call that is about to be made. Raises EffectMisused for a name that is not declared."""
-        event, found = self._event, self._effects.find(effect)
+        event, found = self._event, self._effects.find(effect, self._command)
         scope = _scope_of(event) if operation_id is None else event.tenant or ""
         operation = event.operation_id if operation_id is None else operation_id
         call = EffectCall(self._effects.ledger, Call.of(found, self._whose(), operation, request, scope), self)
@@ -187,6 +202,11 @@ class EffectDesk:
 def _scope_of(event: Event[Any]) -> str:
     """An event's own id counts within its topic, type and tenant."""
     return f"{event.topic}\x1f{event.type}\x1f{event.tenant or ''}"
+
+
+def named_effects(consumer: Consumer) -> dict[str, Collection[str]]:
+    """The effects that its commands say they make."""
+    return {name: command.effects for name, command in consumer.commands.items() if command.effects is not None}
 
 
 def asker(mediator: Mediator) -> Asker:

@@ -52,7 +52,7 @@ from .committing import Committer, Raiser
 from .completing import Completer
 from .completion import COMMAND_VERSION
 from .dependencies import Dependencies
-from .effects import Effects, asker
+from .effects import Effects, asker, named_effects
 from .failed_rows import FailedRows
 from .handling import HandlerContext, Mediator
 from .housekeeping import Housekeeping, learn_failing
@@ -155,7 +155,7 @@ class Assembly:
         board.polled_at = self._kafka.polled_at
         metrics.set("handlers_gone", len(registered.gone))
         ledger = Ledger(store, ask=asker(mediator), gate=self._brakes.gate, clock=self._clock)
-        self._effects = Effects(ledger, app.effects, consumer.name)
+        self._effects = Effects(ledger, app.effects, consumer.name, named_effects(consumer))
         self._reconciler = self._reconcile(ledger, app)
         self._assemble(intake)
 

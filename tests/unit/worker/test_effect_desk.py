@@ -233,3 +233,9 @@ async def test_without_an_open_call_a_deadline_waits_for_nobody() -> None:
     outcome = await guarded(asyncio.Event().wait(), 0.01, desk)
     assert isinstance(outcome, Raised)
     assert outcome.timed_out
+
+
+def test_a_command_that_names_its_effects_makes_no_other() -> None:
+    shared = Effects(cast(Ledger, Book()), {"charge": CHARGE}, "billing", {"bill": ("refund",)})
+    with pytest.raises(EffectMisused, match="effects="):
+        desk_of(Book(), shared=shared).effect("charge", None, None)
