@@ -18,6 +18,10 @@ OVERHEAD_BYTES: Final = LETTER_BYTES_MIN
 """What a letter may be larger than its record: our headers at their longest, and the framing."""
 
 
+_UNKNOWN: Final = "UNKNOWN_TOPIC_OR_PART"
+"""Kafka's name for "there is no such topic"; whoever may not see it gets another one."""
+
+
 class Describes(Protocol):
     """What is asked of the cluster. Both questions raise TransientError where nobody answers."""
 
@@ -38,9 +42,15 @@ class LetterTopic:
     name: str
     partitions: int
     """As many as the topic that it belongs to has."""
-    is_missing: bool
+    error: str | None
+    """What the cluster says instead of describing it."""
     rules: TopicRules | None
     origin_rules: TopicRules | None
+
+    @property
+    def is_missing(self) -> bool:
+        """It does not exist."""
+        return self.error is not None and self.error.startswith(_UNKNOWN)
 
     @property
     def message_bytes_wanted(self) -> int:
@@ -56,7 +66,7 @@ def look(cluster: Describes, consumer: str, topics: Sequence[str]) -> list[Lette
     there = [name for name in names.values() if found[name].error is None]
     rules = cluster.rules([*origins, *there])
     return [
-        LetterTopic(name, origins[t].partitions, found[name].error is not None, rules.get(name), rules.get(t))
+        LetterTopic(name, origins[t].partitions, found[name].error, rules.get(name), rules.get(t))
         for t, name in names.items()
     ]
 
@@ -73,6 +83,8 @@ def missing_problem(topic: LetterTopic) -> Problem:
 def problems(topic: LetterTopic, retention_s: float) -> list[Problem]:
     """Why no letter should be trusted to an existing topic; what its rules do not say is no problem."""
     rules, key = topic.rules, f"topic {topic.name}"
+    if topic.error is not None:
+        return [Problem(key, f"it cannot be looked at: {topic.error}", "grant this principal Describe and Write on it")]
     if rules is None:
         return []
     found: list[Problem] = []
@@ -93,6 +105,8 @@ def problems(topic: LetterTopic, retention_s: float) -> list[Problem]:
 
 def warnings(topic: LetterTopic) -> list[str]:
     """What should be known of an existing topic."""
+    if topic.error is not None:
+        return []
     if topic.rules is None:
         return [f"topic {topic.name}: its configuration cannot be read; grant DescribeConfigs on it to have it checked"]
     limit, wanted = topic.rules.message_bytes_max, topic.message_bytes_wanted

@@ -11,8 +11,8 @@ DELETE = frozenset({"delete"})
 GOOD = TopicRules(DELETE, 2_000_000, int(DAY_S * 1000), may_write=True)
 
 
-def letter_topic(rules: TopicRules | None, name: str = "t.dlq") -> LetterTopic:
-    return LetterTopic(name, 3, is_missing=False, rules=rules, origin_rules=TopicRules(DELETE, 1_000_000, -1))
+def letter_topic(rules: TopicRules | None, name: str = "t.dlq", error: str | None = None) -> LetterTopic:
+    return LetterTopic(name, 3, error, rules, TopicRules(DELETE, 1_000_000, -1))
 
 
 def test_a_topic_that_takes_every_letter_is_fine() -> None:
@@ -30,6 +30,16 @@ def test_a_principal_that_may_not_write_is_told_so_where_the_broker_tells() -> N
     (problem,) = problems(letter_topic(TopicRules(DELETE, 2_000_000, 1, may_write=False)), DAY_S)
     assert (problem.key, problem.fix) == ("topic t.dlq", "grant it Write on the topic")
     assert problems(letter_topic(TopicRules(DELETE, 2_000_000, 1, may_write=None)), DAY_S) == []
+
+
+def test_a_topic_that_may_not_be_seen_is_not_called_missing() -> None:
+    hidden = letter_topic(None, error="TOPIC_AUTHORIZATION_FAILED: Broker: Topic authorization failed")
+    assert not hidden.is_missing
+    (problem,) = problems(hidden, DAY_S)
+    assert "TOPIC_AUTHORIZATION_FAILED" in problem.what
+    assert "grant" in problem.fix
+    assert warnings(hidden) == []
+    assert letter_topic(None, error="UNKNOWN_TOPIC_OR_PART: no such topic").is_missing
 
 
 def test_every_problem_of_a_topic_is_said_at_once() -> None:
