@@ -68,7 +68,8 @@ async def until_states(stage: Stage, worker: RunningWorker, wanted: dict[str, st
 
 
 async def effects(stage: Stage) -> list[str]:
-    return [row[0] for row in await stage.rows("SELECT id FROM public.effect")]
+    """In the order of their transactions: a table gives its rows by page, and each session fills a page of its own."""
+    return [row[0] for row in await stage.rows("SELECT id FROM public.effect ORDER BY xmin::text::bigint")]
 
 
 async def test_later_events_of_a_failed_events_key_wait_and_are_released_in_order(stage: Stage, topic: Topic) -> None:
