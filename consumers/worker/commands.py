@@ -217,6 +217,10 @@ class CommandRunner:
             return Ended(fate=conflict_fate(CONFLICT, bound.command.policy, 0))
         return Ended(claimed=True, repeat=True)
 
+    async def admits(self, handler: str) -> bool:
+        """Whether its breaker lets another event of the handler be dead; False, after a wait: not now."""
+        return await self._breakers.admits(handler)
+
     async def settle(
         self, bound: BoundCommand, holding: Holding, event: Event[Any], finish: Finish, row_id: int, state: RetryState
     ) -> tuple[Ended, int]:

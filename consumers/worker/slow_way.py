@@ -266,6 +266,8 @@ class SlowWay:
         name, started = bound.command.name, self._clock.monotonic_s()
         ended, attempts = await self._runner.settle(bound, holding, event, finish, row.id, self._history(row))
         if ended.fate is not None:
+            if isinstance(ended.fate, Dead) and not await self._runner.admits(bound.command.name):
+                return  # held back by its breaker: it is still queued, and taken up again
             await self._end_as(row, holding, name, ended.fate, attempts)
             return
         if not ended.claimed:
@@ -294,6 +296,8 @@ class SlowWay:
         subject = Subject(bound.name, PROJECTION, event, bound.projection.policy)
         settled = await self._attempts.until_settled(subject, attempt, self._history(row))
         if settled.fate is not None:
+            if isinstance(settled.fate, Dead) and not await self._runner.admits(bound.name):
+                return
             await self._end_as(row, holding, bound.name, settled.fate, settled.attempts)
             return
         status = FinalStatus.COMPLETED

@@ -84,6 +84,24 @@ async def test_what_a_breaker_holds_back_is_read_again_after_a_stop(stage: Stage
     await again.until(lambda: len(desk.calls) >= 20 - 2 * LETTERS_MAX)
 
 
+async def test_a_replay_before_the_repair_writes_no_flood_of_further_letters(stage: Stage, topic: Topic) -> None:
+    app = reader(topic())
+    letters(app, topic)
+    at_desk(app, _fail, breaker=None)
+    worker = await stage.ready(app)
+    await stage.send(app.consumers[worker.consumer].topics[0], *things(20))
+    await worker.until_counted("events", "do", "failed", n=20)
+    await worker.stop()
+    again = reader(app.consumers[worker.consumer].topics[0], consumer=worker.consumer)
+    at_desk(again, _fail, breaker=HOLD)
+    later = await stage.ready(again)
+    await stage.replay()
+    await later.until(lambda: later.metrics.value("breaker_open", "do") == 1)
+    await later.until_counted("events", "do", "failed", n=LETTERS_MAX)
+    assert await stage.value("SELECT count(*) FROM tidegate.failure WHERE state = 'queued'") == 20 - LETTERS_MAX
+    assert await later.stop() == 0
+
+
 async def test_a_projection_that_always_fails_halts_too(stage: Stage, topic: Topic) -> None:
     app = reader(topic())
     letters(app, topic)
