@@ -162,18 +162,48 @@ class Assembly:
     # ----------------------------------------------------------------------------------------------------- assembly
 
     def _assemble(self, intake: EventIntake) -> None:
-        consumer, store, worker, wait = self._consumer, self._store, self.worker, self._dependencies.wait
+        consumer, store, name, wait = self._consumer, self._store, self._consumer.name, self._dependencies.wait
         ids = self._registered.handler_ids
-        name = consumer.name
         self._relay = Relay(
             store, name, self._holdings, self._producer, self._clock, wait, self._blocked, self._published
         )
-        progress = EngineProgress(worker, self._relay.wake, lambda: self._slow_way.wake())
+        self._topics = TopicWatch(store, consumer, self._kafka, self._incarnations)
+        commands = {c.name: BoundCommand(c, ids[c.name]) for c in consumer.commands.values()}
+        projections = [self._bind(projection) for projection in consumer.projections.values()]
+        appliers = self._appliers(projections)
+        runner, attempts, parked = self._commands_way()
+        raisers = self._raisers(appliers, commands)
+        self._slow_way = SlowWay(
+            store, name, self._holdings, intake, ids, commands, {bound.handler_id: bound for bound in projections},
+            runner, attempts, self._burial, self._dependencies, self._brakes.meter, self._clock, self._relay.wake,
+        )  # fmt: skip
+        ownership, suspects = self._owners(intake, raisers)
+        self._slow_way.assemble(suspects.row_alone, self.worker.turn)
+        committer = Committer(
+            store, name, raisers, self._kafka, self._holdings, self.worker.fenced, self.worker.not_committed,
+            self._committed,
+        )  # fmt: skip
+        self.worker.assemble(
+            Parts(
+                self._kafka, self._receiver, ownership, committer, appliers, runner, commands, self._dependencies,
+                parked, suspects.examine,
+            )
+        )  # fmt: skip
+        self._housekeeping = Housekeeping(
+            store, name, self.worker, self._kafka, self._holdings, self._topics, self._board, self._metrics,
+            self._clock, self._settings.dlq, self._brakes.look,
+        )  # fmt: skip
+
+    def _commands_way(self) -> tuple[CommandRunner, Attempts, ParkedKeys]:
+        """From the intake's look into the inbox to the group that completes."""
+        consumer, store, worker, wait = self._consumer, self._store, self.worker, self._dependencies.wait
+        ids, name = self._registered.handler_ids, consumer.name
         tracks = {ids[command]: command for command in consumer.commands}
         parked = ParkedKeys(lambda handler, partition: worker.engine.point(tracks[handler], partition))
         rows = FailedRows(self._burial, self._metrics, self._clock)
+        progress = EngineProgress(worker, self._relay.wake, lambda: self._slow_way.wake())
         self._completer = Completer(
-            store, name, self._holdings, rows, progress, self._brakes.meter, wait, parked, self._brakes.limits
+            store, name, self._holdings, rows, progress, self._metrics, wait, parked, self._brakes.limits
         )
         self._brakes.assemble(self._completer.again)
         attempts = Attempts(self._dependencies, self._metrics, self._clock)
@@ -182,28 +212,20 @@ class Assembly:
             self._metrics, self._clock, attempts, self._effects, self._brakes.dead, parked, worker.returned,
             lambda item: worker.fenced(item.partition, item.epoch), self._running,
         )  # fmt: skip
-        commands = {c.name: BoundCommand(c, ids[c.name]) for c in consumer.commands.values()}
-        projections = [self._bind(projection) for projection in consumer.projections.values()]
-        appliers = self._appliers(projections)
         self._receiver = Receiver(
             store, name, consumer.scope, ids, self._holdings, self._burial, self._metrics, wait, worker.hand_on,
             worker.fenced, self._relay.wake, runner.in_flight.suspect, parked,
             [command.name for command in consumer.commands.values() if command.policy.on_failure == "block"],
             self._brakes.dead,
         )  # fmt: skip
-        self._topics = TopicWatch(store, consumer, self._kafka, self._incarnations)
-        raisers = self._raisers(appliers, commands)
-        committer = Committer(
-            store, name, raisers, self._kafka, self._holdings, worker.fenced,
-            worker.not_committed, self._committed,
-        )  # fmt: skip
-        self._slow_way = SlowWay(
-            store, name, self._holdings, intake, ids, commands, {bound.handler_id: bound for bound in projections},
-            runner, attempts, self._burial, self._dependencies, self._brakes.meter, self._clock, self._relay.wake,
-        )  # fmt: skip
+        return runner, attempts, parked
+
+    def _owners(self, intake: EventIntake, raisers: dict[str, Raiser]) -> tuple[Ownership, Suspects]:
+        """Who takes partitions over, and what is done where the last owner was killed."""
+        consumer, store, name, wait = self._consumer, self._store, self._consumer.name, self._dependencies.wait
         judge = Judge(
-            store, name, consumer.scope, ids, [binding.key for binding in self._bindings()], self._burial, self._reader,
-            self._metrics, self._slow_way.give_up, self._relay.wake,
+            store, name, consumer.scope, self._registered.handler_ids, [binding.key for binding in self._bindings()],
+            self._burial, self._reader, self._metrics, self._slow_way.give_up, self._relay.wake,
         )  # fmt: skip
         ownership = Ownership(
             store, consumer, self._bindings(), self._kafka, self._holdings, self._topics, self._clock, wait,
@@ -211,37 +233,11 @@ class Assembly:
             known=self._registered.known,
         )  # fmt: skip
         suspects = Suspects(
-            store, name, self._holdings, worker, intake, self._reader, self._receiver, raisers,
-            Solo(worker, self._kafka, self._receiver, self._slow_way), wait, self._settings.worker.window_records_max,
+            store, name, self._holdings, self.worker, intake, self._reader, self._receiver, raisers,
+            Solo(self.worker, self._kafka, self._receiver, self._slow_way), wait,
+            self._settings.worker.window_records_max,
         )  # fmt: skip
-        self._slow_way.assemble(suspects.row_alone, worker.turn)
-        worker.assemble(
-            Parts(
-                self._kafka,
-                self._receiver,
-                ownership,
-                committer,
-                appliers,
-                runner,
-                commands,
-                self._dependencies,
-                parked,
-                suspects.examine,
-            )
-        )
-        self._housekeeping = Housekeeping(
-            store,
-            name,
-            worker,
-            self._kafka,
-            self._holdings,
-            self._topics,
-            self._board,
-            self._metrics,
-            self._clock,
-            self._settings.dlq,
-            self._brakes.look,
-        )
+        return ownership, suspects
 
     def _reconcile(self, ledger: Ledger, app: App) -> Reconciler:
         ids = self._registered.handler_ids
