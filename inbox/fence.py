@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,7 +45,8 @@ _BLOCKERS_EVERY_S: Final = 0.1
 class Fence:
     """A fence row as it was read. `kafka_offset` is the last one that was about to be committed to Kafka.
 
-    `crashes` counts the unclean ends in a row at which the lowest attached checkpoint stood at `crash_point`.
+    `crashes` counts the unclean ends in a row at which the lowest attached checkpoint stood at `crash_point`. `in_hand`
+    are the failure rows that an owner after an unclean end was working on.
     """
 
     epoch: int
@@ -54,6 +55,7 @@ class Fence:
     released_at: datetime.datetime | None
     crashes: int
     crash_point: int | None = None
+    in_hand: Sequence[int] = ()
 
 
 async def read(
@@ -62,7 +64,8 @@ async def read(
     """The rows of those partitions that ever had an owner; no lock."""
     rows = await conn.execute(
         t.sql("""
-            SELECT f.topic, f.partition, f.epoch, f.wanted, f.kafka_offset, f.released_at, f.crashes, f.crash_point
+            SELECT f.topic, f.partition, f.epoch, f.wanted, f.kafka_offset, f.released_at, f.crashes, f.crash_point,
+                   f.in_hand
               FROM {fence} f JOIN unnest(CAST(:topics AS text[]), CAST(:partitions AS int[])) u (topic, partition)
                 ON f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition
         """),
@@ -300,6 +303,25 @@ async def release(conn: AsyncConnection, t: Tables, consumer: str, epochs: Mappi
              WHERE f.consumer = :consumer AND f.topic = mine.topic AND f.partition = mine.partition
         """),
         {"consumer": consumer, "epochs": [epochs[p] for p in partitions], **_places(partitions)},
+    )
+
+
+async def take_in_hand(
+    conn: AsyncConnection, t: Tables, consumer: str, partition: Partition, epoch: int, failure_ids: Collection[int]
+) -> None:
+    """A short transaction of its own: the rows that the owner of this epoch is about to work on, and works on."""
+    await conn.execute(
+        t.sql("""
+            UPDATE {fence} SET in_hand = CAST(:ids AS bigint[])
+             WHERE consumer = :consumer AND topic = :topic AND partition = :partition AND epoch = :epoch
+        """),
+        {
+            "consumer": consumer,
+            "topic": partition.topic,
+            "partition": partition.number,
+            "epoch": epoch,
+            "ids": sorted(failure_ids),
+        },
     )
 
 

@@ -18,13 +18,19 @@ HandlerVersion = tuple[int, int]
 
 @dataclass(slots=True)
 class Holding:
-    """One partition under one assignment. `checkpoints` are next offsets whose commit was confirmed."""
+    """One partition under one assignment. `checkpoints` are next offsets whose commit was confirmed.
+
+    `after_crash`: the former owner's end was unclean. `suspect_rows` are the failure rows that it had in its hands, if
+    it was itself at work after an unclean end.
+    """
 
     partition: Partition
     epoch: int
     fence_epoch: int
     incarnation: int
     checkpoints: dict[HandlerVersion, int] = field(default_factory=dict)
+    after_crash: bool = False
+    suspect_rows: set[int] = field(default_factory=set)
 
 
 @final

@@ -88,6 +88,7 @@ def fence_table(m: sa.MetaData) -> sa.Table:
         nullable("released_at", Time),
         column("crashes", Long, "0"),
         nullable("crash_point", Long),
+        column("in_hand", postgresql.ARRAY(sa.BigInteger()), "'{}'"),
         key("fence", "consumer", "topic", "partition"),
         unique("fence", "consumer", "topic", "partition", "epoch"),
         short("fence", "consumer", "topic"),

@@ -159,7 +159,7 @@ class Ownership:
         if committed is not None:
             await self._ask_or_give_back(taken, committed)
         holding = Holding(partition, epoch, fence_epoch, identity.incarnation)
-        crashes = await self._crashes(partition)
+        crashes = await self._count_of(holding)
         if await self._judge.judge(holding, mark, low, high, unclean=crashes > 0):
             crashes = 0
         starts = await self._decide(holding, Findings(committed, before, low, high, {}, self._known))
@@ -245,10 +245,13 @@ class Ownership:
         row = await self._read(partition)
         return None if row is None else row.kafka_offset
 
-    async def _crashes(self, partition: Partition) -> int:
-        """Unclean ends in a row at this place, the former owner's included."""
-        row = await self._read(partition)
-        return 0 if row is None else row.crashes
+    async def _count_of(self, holding: Holding) -> int:
+        """Unclean ends in a row at this place, the former owner's included; the holding learns what that one held."""
+        row = await self._read(holding.partition)
+        if row is None or not row.crashes:
+            return 0
+        holding.after_crash, holding.suspect_rows = True, set(row.in_hand)
+        return row.crashes
 
     async def _read(self, partition: Partition) -> fence.Fence | None:
         async with self._store.look() as conn:

@@ -290,15 +290,15 @@ class Worker:
         for track, count in came_back.items():
             self.signal(Returned(track, count))
 
-    async def turn(self, track: str) -> None:
+    async def turn(self, track: str, gives_way: Callable[[], bool]) -> None:
         """Return when one more of this handler may begin, by its rate: for rows, which do not come through the engine.
 
-        Raises OwnershipLost once the worker takes no new work.
+        Raises OwnershipLost once the worker takes no new work, or the row `gives_way`.
         """
         while (wait_s := self.engine.turn_in_s(track, self._clock.monotonic_s())) > 0:
             await asyncio.sleep(min(wait_s, TURN_LOOK_S))
-            if PauseCause.QUIET in self.engine.causes():
-                raise OwnershipLost("the worker is asked to stop")
+            if gives_way() or PauseCause.QUIET in self.engine.causes():
+                raise OwnershipLost("it is not its turn any more")
 
     def hand_on(self, signal: Delivered | Reached) -> None:
         """The receiver is done with this."""

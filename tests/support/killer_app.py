@@ -1,8 +1,8 @@
 """The app whose records kill their process: each event is written down by a projection and by a command.
 
 `KILLS` says what kills: `command` and `projection` send the signal themselves, `memory` takes memory until a stand-in
-for the kernel's killer ends the process, `codec` leaves in the middle of decoding. Nothing in its table refuses a
-second effect.
+for the kernel's killer ends the process, `codec` leaves in the middle of decoding, `row` fails first and kills when it
+is tried again. Nothing in its table refuses a second effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tidegate.consumers import App, Context, Event, Json, header
+from tidegate.consumers import App, Context, Event, Json, RetryLater, RetryPolicy, header
 from tidegate.consumers.codecs.codec import Codec, CodecSettings, Decoded
 from tidegate.inbox.errors import RecordError
 from tidegate.inbox.event import Record
@@ -115,7 +115,7 @@ async def project(events: Sequence[Event[dict[str, Any]]], tx: AsyncConnection) 
         kill(event.value, "projection")
 
 
-@consumer.command("command", on="Thing")
+@consumer.command("command", on="Thing", retry=RetryPolicy(in_place_max_s=0.0))
 def to_note(event: Event[dict[str, Any]]) -> Note:
     """Every event."""
     return Note(event.id_text, event.value)
@@ -125,4 +125,8 @@ def to_note(event: Event[dict[str, Any]]) -> Note:
 async def note(command: Note, ctx: Context) -> None:
     """Through the handler's own transaction."""
     await ctx.tx.execute(text("INSERT INTO public.done (handler, id) VALUES ('command', :id)"), {"id": command.id})
+    if KILLS == "row" and command.says.get("kills"):
+        if ctx.attempt == 1:
+            raise RetryLater("not now", after_s=0.1)
+        os.kill(os.getpid(), signal.SIGKILL)
     kill(command.says, "command")

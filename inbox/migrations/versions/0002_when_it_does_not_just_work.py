@@ -17,7 +17,9 @@ ALTER TABLE handler
   ADD COLUMN former_name TEXT,
   ADD COLUMN discarded_at TIMESTAMP WITH TIME ZONE;
 
-ALTER TABLE fence ADD COLUMN crash_point BIGINT;
+ALTER TABLE fence
+  ADD COLUMN crash_point BIGINT,
+  ADD COLUMN in_hand BIGINT[] DEFAULT '{}' NOT NULL;
 
 ALTER TABLE parked_key
   ADD COLUMN waiting BIGINT DEFAULT 0 NOT NULL,
