@@ -1,9 +1,9 @@
 """Where events wait that a breaker on dead letters holds back: each handler of a consumer has one of its own.
 
-Whoever is about to write an event's letter asks `admits` first, and what went well is told to `fine` (a `WatchedMeter`
-does it). Held back, an event is neither handled nor dead: it stays in memory, incomplete, so that no offset
-passes it; the places of its handler fill up, then the window does, and reading pauses. Nothing is written, so whatever
-ends the process meanwhile loses nothing: the events are read again.
+Whoever is about to write an event's letter asks `admits` first, and what went well is told to `fine`. Held back, an
+event is neither handled nor dead: it stays in memory, incomplete, so that no offset passes it; the places of its handler
+fill up, then the window does, and reading pauses. What stands in the queue stays there (`admits_now`), and one row of
+it is tried at a time. Nothing is written, so whatever ends the process meanwhile loses nothing.
 
 What if the one that is tried goes away with its partition? It never says how it ended, and after `retry_after_s` more
 another one is let in. What if the process is asked to stop? Those who wait leave as if their partition were gone.
@@ -75,14 +75,34 @@ class DeadBreakers:
             await self._until_tried(handler, state)
         return admitted
 
-    async def until_admitted(self, handler: str, outcomes: Iterable[bool]) -> None:
-        """The same for what no repeat can help (it could not be decoded, it contradicts what was handled).
+    def admits_now(self, handler: str) -> bool:
+        """The same for one event that stands in the queue: False leaves it there, nobody waits."""
+        state = self._states.get(handler)
+        if state is None:
+            return True
+        before = state.phase
+        admitted = state.admit(ONE_DEAD, self._clock.monotonic_s())
+        if state.phase is not before:
+            self._tell(handler, state)
+        return admitted
 
-        Returns once the letters may be written. Raises OwnershipLost like `admits`.
-        """
-        outcomes = tuple(outcomes)
-        while not await self.admits(handler, outcomes):
-            pass
+    def is_open(self, handler: str) -> bool:
+        """No event of the handler goes on, but one now and then."""
+        state = self._states.get(handler)
+        return state is not None and state.phase is not Phase.CLOSED
+
+    def is_due(self, handler: str) -> bool:
+        """It is open, and one event could be tried."""
+        state = self._states.get(handler)
+        return state is not None and self.is_open(handler) and state.wait_s(self._clock.monotonic_s()) == 0
+
+    def take_try(self, handler: str) -> bool:
+        """Be the one that is tried, for an event that is at hand. False: somebody else is."""
+        state = self._states.get(handler)
+        if state is None or not state.may_try(self._clock.monotonic_s()):
+            return False
+        self._tell(handler, state)
+        return True
 
     def close(self, handler: str) -> None:
         """A person has looked: whoever waits goes on, and what was seen is forgotten."""
@@ -107,8 +127,7 @@ class DeadBreakers:
             if self._quiet:
                 raise OwnershipLost(f"{handler}: held back by its breaker while the process stops")
             now_s = self._clock.monotonic_s()
-            if state.may_try(now_s):
-                self._tell(handler, state)
+            if self.take_try(handler):
                 return
             changed = self._changed[handler]
             try:
@@ -130,9 +149,9 @@ class DeadBreakers:
 
 @final
 class WatchedMeter:
-    """The meter of what is handled one by one, with the breakers looking on: a good end is one for them too.
+    """The slow way's meter, with the breakers looking on: a good end is one for them too.
 
-    Not for batches: whoever asks `admits` with a batch's outcomes has counted the good ones.
+    Not for commands of the fast way, whose good ends are told as they come, nor for batches, whose outcomes are asked.
     """
 
     def __init__(self, meter: Meter, breakers: DeadBreakers) -> None:

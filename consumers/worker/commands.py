@@ -110,7 +110,7 @@ class CommandRunner:
         self._clock = clock
         self._attempts = attempts
         self._effects = effects
-        self._breakers = breakers
+        self.breakers = breakers
         self._parked = parked
         self._places: dict[str, asyncio.Semaphore] = {}
         self._returned = returned
@@ -134,7 +134,7 @@ class CommandRunner:
             return None
         if outcome.value is None:
             leave = self.in_flight.enter_free(key)
-            self._breakers.fine(bound.command.name)
+            self.breakers.fine(bound.command.name)
             self._completer.add(self._completion(bound, item, Ended(skipped=True), landed=leave))
             return NothingToDo()
         return outcome.value
@@ -192,9 +192,9 @@ class CommandRunner:
             ended, attempts = (ended, 1) if ended is not None else await self._until_ended(bound, item, made=made)
             if not isinstance(ended.fate, Dead) or ended.fate is REPEAT:
                 if ended.fate is None:  # told at once: behind a hundred in one group, their order would be lost
-                    self._breakers.fine(bound.command.name)
+                    self.breakers.fine(bound.command.name)
                 return ended, attempts
-            if await self._breakers.admits(bound.command.name):
+            if await self.breakers.admits(bound.command.name):
                 return ended, attempts
 
     async def _known(self, bound: BoundCommand, event: Event[Any]) -> Ended | None:
@@ -216,10 +216,6 @@ class CommandRunner:
         if found.claims[key] != event.payload_hash:
             return Ended(fate=conflict_fate(CONFLICT, bound.command.policy, 0))
         return Ended(claimed=True, repeat=True)
-
-    async def admits(self, handler: str) -> bool:
-        """Whether its breaker lets another event of the handler be dead; False, after a wait: not now."""
-        return await self._breakers.admits(handler)
 
     async def settle(
         self, bound: BoundCommand, holding: Holding, event: Event[Any], finish: Finish, row_id: int, state: RetryState

@@ -183,21 +183,24 @@ class SlowWay:
             return []
         try:
             async with self._store.look() as conn:
-                rows = await failure.pick(
-                    conn,
-                    self._store.tables,
-                    [*self._commands, *self._projections, self._handler_ids[RESERVED]],
-                    homes,
-                    {},
-                    self._clock.now(),
-                    room,
-                    busy=tuple(self._running),
-                )
+                rows = await self._pick(conn, homes, room)
             await self._note(rows)
             return [] if self._held else rows  # held meanwhile: they are looked for again
         except STORE_ERRORS as error:
             log.warning("slow_way_waits", error=type(error).__name__)
             return []
+
+    async def _pick(self, conn: AsyncConnection, homes: list[Partition], room: int) -> list[Failure]:
+        """Rows of handlers whose breaker is closed; where one of the others may be tried, that one by itself."""
+        breakers, busy, now = self._runner.breakers, tuple(self._running), self._clock.now()
+        tables, handlers = self._store.tables, [*self._commands, *self._projections, self._handler_ids[RESERVED]]
+        for handler_id in handlers:
+            if breakers.is_due(name := self._names[handler_id]):
+                rows = await failure.pick(conn, tables, [handler_id], homes, {}, now, 1, busy=busy)
+                if rows and breakers.take_try(name):
+                    return rows
+        free = [handler_id for handler_id in handlers if not breakers.is_open(self._names[handler_id])]
+        return await failure.pick(conn, tables, free, homes, {}, now, room, busy=busy)
 
     async def _note(self, rows: list[Failure]) -> None:
         """After an unclean end it is written down which rows are in hand, once for each look that finds any.
@@ -266,7 +269,7 @@ class SlowWay:
         name, started = bound.command.name, self._clock.monotonic_s()
         ended, attempts = await self._runner.settle(bound, holding, event, finish, row.id, self._history(row))
         if ended.fate is not None:
-            if isinstance(ended.fate, Dead) and not await self._runner.admits(bound.command.name):
+            if isinstance(ended.fate, Dead) and not self._runner.breakers.admits_now(bound.command.name):
                 return  # held back by its breaker: it is still queued, and taken up again
             await self._end_as(row, holding, name, ended.fate, attempts)
             return
@@ -296,7 +299,7 @@ class SlowWay:
         subject = Subject(bound.name, PROJECTION, event, bound.projection.policy)
         settled = await self._attempts.until_settled(subject, attempt, self._history(row))
         if settled.fate is not None:
-            if isinstance(settled.fate, Dead) and not await self._runner.admits(bound.name):
+            if isinstance(settled.fate, Dead) and not self._runner.breakers.admits_now(bound.name):
                 return
             await self._end_as(row, holding, bound.name, settled.fate, settled.attempts)
             return

@@ -83,18 +83,6 @@ async def test_a_stop_lets_everybody_leave_undone() -> None:
         await held.admits("bill")
 
 
-async def test_what_no_repeat_helps_waits_until_a_person_has_looked() -> None:
-    told: list[tuple[str, Phase]] = []
-    held = breakers(AT_ONCE, told)
-    waiting = asyncio.create_task(held.until_admitted("bill", [True]))
-    await waiting
-    waiting = asyncio.create_task(held.until_admitted("bill", [True]))
-    await until(lambda: [phase for _, phase in told] == [Phase.OPEN, Phase.HALF_OPEN, Phase.OPEN])
-    assert not waiting.done()
-    held.close("bill")
-    await waiting
-
-
 async def test_what_the_meter_counts_as_a_good_end_is_one_for_the_breaker() -> None:
     held = DeadBreakers({"bill": BreakerPolicy(row_max=2)}, ManualClock(), lambda name, phase, why: None)
     meter = WatchedMeter(NoMeter(), held)
@@ -104,3 +92,20 @@ async def test_what_the_meter_counts_as_a_good_end_is_one_for_the_breaker() -> N
         count()
     meter.dead("bill", "rejected", 1)
     assert held.phases()["bill"] == (Phase.CLOSED, "")
+
+
+def test_what_stands_in_the_queue_is_tried_one_at_a_time_and_nobody_waits() -> None:
+    clock = ManualClock()
+    held = DeadBreakers({"bill": AT_ONCE}, clock, lambda name, phase, why: None)
+    assert held.admits_now("bill")
+    assert not held.admits_now("bill")
+    assert held.is_open("bill")
+    assert not held.take_try("bill"), "it opened just now"
+    clock.advance(AT_ONCE.retry_after_s)
+    assert held.is_due("bill")
+    assert held.take_try("bill")
+    assert not held.is_due("bill")
+    assert not held.take_try("bill")
+    held.fine("bill")
+    assert not held.is_open("bill")
+    assert not held.is_open("unknown")
