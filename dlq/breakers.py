@@ -1,9 +1,9 @@
 """Where events wait that a breaker on dead letters holds back: each handler of a consumer has one of its own.
 
 Whoever is about to write an event's letter asks `admits` first, and what went well is told to `fine`. Held back, an
-event is neither handled nor dead: it stays in memory, incomplete, so that no offset passes it; the places of its handler
-fill up, then the window does, and reading pauses. What stands in the queue stays there (`admits_now`), and one row of
-it is tried at a time. Nothing is written, so whatever ends the process meanwhile loses nothing.
+event is neither handled nor dead: it stays in memory, incomplete, so that no offset passes it; the places of its
+handler fill up, then the window does, and reading pauses. What stands in the queue stays there (`admits_now`), and one
+row of it is tried at a time. Nothing is written, so whatever ends the process meanwhile loses nothing.
 
 What if the one that is tried goes away with its partition? It never says how it ended, and after `retry_after_s` more
 another one is let in. What if the process is asked to stop? Those who wait leave as if their partition were gone.

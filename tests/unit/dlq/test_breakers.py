@@ -96,12 +96,12 @@ async def test_what_the_meter_counts_as_a_good_end_is_one_for_the_breaker() -> N
 
 def test_what_stands_in_the_queue_is_tried_one_at_a_time_and_nobody_waits() -> None:
     clock = ManualClock()
-    held = DeadBreakers({"bill": AT_ONCE}, clock, lambda name, phase, why: None)
+    held = DeadBreakers({"bill": LATE}, clock, lambda name, phase, why: None)
     assert held.admits_now("bill")
     assert not held.admits_now("bill")
     assert held.is_open("bill")
     assert not held.take_try("bill"), "it opened just now"
-    clock.advance(AT_ONCE.retry_after_s)
+    clock.advance(LATE.retry_after_s)
     assert held.is_due("bill")
     assert held.take_try("bill")
     assert not held.is_due("bill")
