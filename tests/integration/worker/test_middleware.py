@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,7 +153,11 @@ async def test_the_deadline_is_for_the_middleware_too(stage: Stage, topic: Topic
 
 def test_a_middleware_that_cannot_be_awaited_is_said_before_anything_starts() -> None:
     app = App("tests", owner="tests")
-    app.middleware(lambda ctx, call_next: call_next())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+    @app.middleware
+    def plain(ctx: Handling, call_next: CallNext) -> Awaitable[object]:
+        return call_next()
+
     assert [problem.what for problem in app.problems()] == ["it is no async def"]
 
 
