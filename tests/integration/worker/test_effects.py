@@ -130,7 +130,7 @@ async def test_what_the_service_did_without_telling_is_found_by_asking(
     await stage.send(name, Sent("a"))
     await worker.until_counted("events", "bill", "completed", n=1)
     assert service.done == {"a": 1}
-    assert service.probes == {"a": 1}
+    assert service.probes["a"] >= 1, "by the handler, by the reconciler, or by both"
     assert await stage.rows("SELECT state, resolution, result FROM tidegate.effect") == [
         ("resolved", "done", '"x-a-1"')
     ]
@@ -292,7 +292,7 @@ async def test_a_probe_that_raises_could_not_tell(stage: Stage, topic: Topic, se
     await stage.send(name, Sent("a"))
 
     async def asked_once() -> bool:
-        return bool(await stage.value("SELECT count(*) FROM tidegate.effect WHERE probes = 1"))
+        return bool(await stage.value("SELECT count(*) FROM tidegate.effect WHERE probes >= 1"))
 
     await worker.until(asked_once)
     assert "HandlerLeft" in await stage.value("SELECT error FROM tidegate.effect")
