@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.avro import ORDER, body, framed, opened, record, record_schema
+from tidegate.consumers.codecs import framing
 from tidegate.consumers.codecs.codec import Decoded
 from tidegate.consumers.codecs.framing import schema_id
 from tidegate.inbox.errors import RecordError
@@ -16,6 +17,7 @@ from tidegate.inbox.outcome import Reason
 
 EMPTY = record_schema("Nothing", {})
 LETTERS = record_schema("Letters", {"text": "bytes"})
+NUMBERS = record_schema("Numbers", dict.fromkeys("abcde", "int"))
 GUID = bytes(range(16))
 
 
@@ -59,14 +61,25 @@ def test_exactly_five_bytes_are_an_empty_record(tmp_path: Path) -> None:
     assert (decoded.value, decoded.type, decoded.schema_id) == ({}, "Nothing", 7)
 
 
-@pytest.mark.parametrize("bare", [b"\x06abc", b"\0\0\0\0\7", b"\0\0\0\0\7\x02"])
-def test_an_id_in_a_header_counts_whatever_the_bare_body_looks_like(tmp_path: Path, bare: bytes) -> None:
-    """A schema's id in a header means a bare body, even where that body looks framed.
+def test_an_id_in_a_header_counts_although_the_bare_body_begins_like_a_known_frame(tmp_path: Path) -> None:
+    """Four zeros and a seven are the numbers of a bare body here, not schema 7, which is known already.
 
     Case: B28
     Parts: real (files)
     Red when: AvroCodec.decode_many does not ask framing.header_key for a known prefix
     """
+    codec = opened(tmp_path, {7: EMPTY, 9: NUMBERS})
+    codec.warm([7])
+    written = body(NUMBERS, {"a": 0, "b": 0, "c": 0, "d": 0, "e": -4})
+    assert written == framing.prefix(7)
+    (decoded,) = codec.decode_many([record(written, (("__value_schema_id", b"\0\0\0\0\x09"),))])
+    assert isinstance(decoded, Decoded)
+    assert (decoded.type, decoded.schema_id, decoded.value["e"]) == ("Numbers", 9, -4)
+
+
+@pytest.mark.parametrize("bare", [b"\x06abc", b"\0\0\0\0\7", b"\0\0\0\0\7\x02"])
+def test_an_id_in_a_header_counts_whatever_the_bare_body_looks_like(tmp_path: Path, bare: bytes) -> None:
+    """A schema's id in a header means a bare body, even where that body looks framed."""
     codec = opened(tmp_path, {7: EMPTY, 8: LETTERS})
     codec.warm([7])
     written = body(LETTERS, {"text": bare})
