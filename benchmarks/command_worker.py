@@ -6,6 +6,7 @@
 |---|---|
 | `plain` | does nothing: what is measured is what every command costs |
 | `poison` | the same, but 1 % of the events fail for good, and 1 % in their first attempt |
+| `effects` | calls the stand-in, inside an effect |
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, final
 
 import uvloop
 
 from benchmarks.orders import ID_HEADER, SCHEMAS, OrderPlaced
-from tidegate.consumers import App, Avro, Context, Event, header
+from benchmarks.stand_in import call
+from tidegate.consumers import App, Avro, Context, Event, header, idempotent_key, review
 from tidegate.consumers.cli.running import tune_interpreter
 from tidegate.consumers.health import HealthBoard
 from tidegate.consumers.layers import load
@@ -34,7 +36,7 @@ from tidegate.inbox.migrate import upgrade
 HANDLER: Final = "charge"
 CONCURRENCY: Final = 100
 ENDS: Final = ("completed", "failed")
-LOOK_S: Final = 0.02
+LOOK_S: Final = 0.005
 
 
 @dataclass(slots=True)
@@ -45,44 +47,75 @@ class Charge:
     amount: int
 
 
-def is_refused(amount: int) -> bool:
-    """One in a hundred is never taken."""
-    return amount % 100 == 1
+@final
+class Course:
+    """When the first event came, in wall clock and processor time, and how many handlers came to their end."""
+
+    def __init__(self) -> None:
+        self.first_at: float | None = None
+        self.first_cpu_s = 0.0
+        self.ended = 0
+
+    def began(self) -> None:
+        """An event came."""
+        if self.first_at is None:
+            self.first_at, self.first_cpu_s = time.time(), time.process_time()
 
 
-def is_shaky(amount: int) -> bool:
-    """Another one in a hundred is taken at its second attempt."""
-    return amount % 100 == 51
+Handler = Callable[[Charge, Context], Awaitable[None]]
 
 
-async def nothing(command: Charge, ctx: Context) -> None:
+def plain(app: App, course: Course) -> Handler:
     """No work at all."""
 
+    async def nothing(command: Charge, ctx: Context) -> None:
+        course.ended += 1
 
-async def sometimes_fails(command: Charge, ctx: Context) -> None:
-    """No work, and some trouble."""
-    if is_refused(command.amount):
-        raise ValueError("refused")
-    if is_shaky(command.amount) and ctx.attempt == 1:
-        raise ConnectionResetError("the line went dead")
+    return nothing
 
 
-def make_app(kind: str, topic: str, consumer: str, first: list[float]) -> App:
-    """One command. It notes in `first` when its first event came."""
+def poison(app: App, course: Course) -> Handler:
+    """No work, and some trouble: one in a hundred is never taken, another one at its second attempt."""
+
+    async def sometimes_fails(command: Charge, ctx: Context) -> None:
+        if command.amount % 100 == 51 and ctx.attempt == 1:
+            raise ConnectionResetError("the line went dead")
+        course.ended += 1
+        if command.amount % 100 == 1:
+            raise ValueError("refused")
+
+    return sometimes_fails
+
+
+def effects(app: App, course: Course) -> Handler:
+    """One call."""
+    app.effect(HANDLER, rule=idempotent_key(valid_s=86_400, then=review()), deadline_s=10, provider="stand-in")
+
+    async def pay(command: Charge, ctx: Context) -> None:
+        request = {"order": command.order_id, "amount": command.amount}
+        async with ctx.effect(HANDLER, request=request) as effect:
+            if not effect.is_done:
+                answer = await call(effect.key)
+                effect.complete(result={"id": answer}, external_id=answer)
+        course.ended += 1
+
+    return pay
+
+
+KINDS: Final = {"plain": plain, "poison": poison, "effects": effects}
+
+
+def make_app(kind: str, topic: str, consumer: str, course: Course) -> App:
+    """One command."""
     app = App("bench", owner="bench")
     orders = app.consumer(consumer, topics=[topic], codec=Avro(str(SCHEMAS)), event_id=header(ID_HEADER))
-    handlers: dict[str, Callable[[], Callable[..., object]]] = {
-        "plain": lambda: nothing,
-        "poison": lambda: sometimes_fails,
-    }
 
     @orders.command(HANDLER, on=OrderPlaced, concurrency=CONCURRENCY)
     def to_charge(event: Event[OrderPlaced]) -> Charge:
-        if not first:
-            first.append(time.time())
+        course.began()
         return Charge(event.value.order_id, event.value.amount)
 
-    app.handler(Charge)(handlers[kind]())
+    app.handler(Charge)(KINDS[kind](app, course))
     return app
 
 
@@ -91,17 +124,18 @@ async def measure(kind: str, url: str, bootstrap: str, topic: str, count: int, c
     environment = {"TIDEGATE_DATABASE_URL": url, "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": bootstrap}
     settings = load(os.environ | environment, None, {}, ("database.url", "kafka.bootstrap_servers")).settings
     await upgrade(url)
-    first: list[float] = []
-    app, metrics, stop = make_app(kind, topic, consumer, first), Metrics(consumer), asyncio.Event()
+    course, metrics, stop = Course(), Metrics(consumer), asyncio.Event()
+    app = make_app(kind, topic, consumer, course)
     running = asyncio.ensure_future(run_consumer(app, consumer, settings, HealthBoard(), metrics, stop))
-    while sum(metrics.value("events", HANDLER, end) for end in ENDS) < count:
+    while course.ended < count or sum(metrics.value("events", HANDLER, end) for end in ENDS) < count:
         if running.done():
             running.result()
         await asyncio.sleep(LOOK_S)
-    seconds = time.time() - first[0]
+    assert course.first_at is not None, "an event ended"
+    seconds, cpu_s = time.time() - course.first_at, time.process_time() - course.first_cpu_s
     stop.set()
     await running
-    return {"seconds": seconds, "events_per_s": count / seconds, "first_at": first[0]}
+    return {"seconds": seconds, "events_per_s": count / seconds, "first_at": course.first_at, "cpu_s": cpu_s}
 
 
 def main() -> None:

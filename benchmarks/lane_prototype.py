@@ -131,8 +131,9 @@ async def measure(url: str, count: int, keys: int, concurrency: int) -> tuple[fl
 def main() -> None:
     """Measure once and print the figure as JSON."""
     url, count, keys, concurrency = sys.argv[1], *map(int, sys.argv[2:5])
+    cpu_before = time.process_time()
     seconds, commits = uvloop.run(measure(url, count, keys, concurrency))
-    print(json.dumps({"seconds": seconds, "commits": commits}))
+    print(json.dumps({"seconds": seconds, "commits": commits, "cpu_s": time.process_time() - cpu_before}))
 
 
 if __name__ == "__main__":

@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import uuid
 
 from benchmarks.orders import seed
 from benchmarks.report import report
 from benchmarks.sides import side
 from tests.services import database, kafka, postgres, topics
+from tests.services.topics import Topic
 
 GOALS = {"ratio": "at least 0.8"}
 KEYS = 20_000
 PARTITIONS = 4
 
 
-def measure(url: str, bootstrap: str, topic: str, events: int, rounds: int) -> dict[str, list[float]]:
+def measure(url: str, bootstrap: str, name: str, events: int, rounds: int, topic: Topic) -> dict[str, list[float]]:
     """Both in turn, so that a machine that changes its speed changes it for both."""
     rates: dict[str, list[float]] = {"plain": [], "poison": []}
     for _ in range(rounds):
         for kind, measured in rates.items():
             database.execute(url, "DROP SCHEMA IF EXISTS tidegate CASCADE")
-            figures = side("command_worker", kind, url, bootstrap, topic, str(events))
+            consumer = f"bench-{uuid.uuid4().hex[:8]}"
+            topic(1, name=f"{name}.{consumer}.dlq")
+            figures = side("command_worker", kind, url, bootstrap, name, str(events), consumer)
             measured.append(figures["events_per_s"])
     return rates
 
@@ -44,7 +48,7 @@ def main() -> None:
     ):
         name = topic(PARTITIONS)
         seed(bootstrap, name, given.events, keys=KEYS)
-        rates = measure(url, bootstrap, name, given.events, given.rounds)
+        rates = measure(url, bootstrap, name, given.events, given.rounds, topic)
     pairs = zip(rates["poison"], rates["plain"], strict=True)
     report(
         "poison",
