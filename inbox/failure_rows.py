@@ -294,6 +294,11 @@ class Failure:
     headers: bytes
     timestamp_ms: int
     timestamp_type: int
+    edited_value: bytes | None = None
+    """What a person repaired `value` to; it is handled in its place."""
+    edit_id: bytes | None = None
+    """16 bytes: which repair."""
+    redacted_at: datetime.datetime | None = None
 
     @property
     def home(self) -> Partition:
@@ -303,16 +308,24 @@ class Failure:
     @property
     def record(self) -> Record:
         """The record as it was received, byte for byte."""
+        return self._record(self.value)
+
+    def _record(self, value: bytes | None) -> Record:
         return Record(
             self.topic,
             self.partition,
             self.record_offset,
             self.key,
-            self.value,
+            value,
             decode_headers(self.headers),
             self.timestamp_ms,
             self.timestamp_type,
         )
+
+    @property
+    def repaired(self) -> Record:
+        """The record as it is handled: with the repaired value, where there is one."""
+        return self._record(self.value if self.edited_value is None else self.edited_value)
 
     @property
     def dead_reason(self) -> Reason | None:

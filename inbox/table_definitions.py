@@ -225,7 +225,8 @@ def parked_key_table(m: sa.MetaData) -> sa.Table:
 def failure_table(m: sa.MetaData) -> sa.Table:
     """Whatever was not plain success, with the record's bytes: the queue of the slow way.
 
-    `put_xid` is the transaction that put the row: what was put since a snapshot is found by it.
+    `put_xid` is the transaction that put the row: what was put since a snapshot is found by it. `edited_value` is what
+    a person repaired; what was received stays beside it. A redacted row has no payload any more, and is never run.
     """
     return sa.Table("failure", m, *_failure_columns(), *_failure_rules(), *_failure_indexes())
 
@@ -276,6 +277,9 @@ def _failure_columns() -> list[sa.Column[Any]]:
         column("headers", Bytes),
         column("timestamp_ms", Long),
         column("timestamp_type", Int),
+        nullable("edited_value", Bytes),
+        nullable("edit_id", Bytes),
+        nullable("redacted_at", Time),
     ]
 
 
@@ -298,6 +302,9 @@ def _failure_rules() -> list[sa.Constraint]:
         rule("numbers", "version >= 0 AND incarnation >= 0 AND seq >= 1 AND attempts >= 0 AND class_attempts >= 0"
              " AND replay_count >= 0 AND row_version >= 1 AND timestamp_type BETWEEN 0 AND 2"),
         rule("order_of_time", "first_failed_at <= last_failed_at"),
+        rule("edit", "num_nulls(edited_value, edit_id) IN (0, 2) AND (edit_id IS NULL OR octet_length(edit_id) = 16)"),
+        rule("redacted", "redacted_at IS NULL OR (num_nonnulls(key, value, edited_value) = 0"
+             " AND state IN ('dead', 'discarded', 'linked'))"),
     ]  # fmt: skip
 
 
@@ -321,7 +328,27 @@ def _failure_indexes() -> list[sa.Index]:
         index("failure_duplicate_of", "duplicate_of", where="duplicate_of IS NOT NULL"),
         index("failure_correlation_id", "correlation_id"),
         index("failure_operation_id", "operation_id"),
-    ]
+        index("failure_state", "state", "id"),
+        index("failure_dead", "handler", "reason", "exception_type", "tenant", "last_failed_at", "first_failed_at",
+              where="state = 'dead'"),
+        sa.Index("failure_key", sa.text("sha256(key)"), postgresql_where=sa.text("key IS NOT NULL")),
+    ]  # fmt: skip
+
+
+def note_table(m: sa.MetaData) -> sa.Table:
+    """What operators wrote down about a group of letters; `group_name` as the groups are named."""
+    return sa.Table(
+        "note",
+        m,
+        identity("id"),
+        column("at", Time, "clock_timestamp()"),
+        column("group_name", Text),
+        column("actor", Text),
+        column("text", Text),
+        key("note", "id"),
+        check("note", "words", "group_name <> '' AND actor <> '' AND text <> ''"),
+        index("note_group_name", "group_name", "id"),
+    )
 
 
 def outbox_table(m: sa.MetaData) -> sa.Table:

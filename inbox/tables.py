@@ -38,6 +38,7 @@ from .table_definitions import (
     generation_birth_table,
     generation_table,
     handler_table,
+    note_table,
     outbox_table,
     parked_key_table,
     restored_table,
@@ -78,6 +79,7 @@ class Tables:
     lease: sa.Table
     breaker: sa.Table
     suspect: sa.Table
+    note: sa.Table
 
     def __repr__(self) -> str:
         return f"Tables({self.schema})"
@@ -126,6 +128,7 @@ def tables(schema: str = DEFAULT_SCHEMA) -> Tables:
         lease=lease_table(metadata),
         breaker=breaker_table(metadata),
         suspect=suspect_table(metadata),
+        note=note_table(metadata),
     )
 
 
