@@ -299,6 +299,8 @@ class Failure:
     edit_id: bytes | None = None
     """16 bytes: which repair."""
     redacted_at: datetime.datetime | None = None
+    attempt_id: bytes | None = None
+    """16 bytes: what is claimed for a forced or repaired run, where the event's own id may be claimed already."""
 
     @property
     def home(self) -> Partition:

@@ -280,6 +280,7 @@ def _failure_columns() -> list[sa.Column[Any]]:
         nullable("edited_value", Bytes),
         nullable("edit_id", Bytes),
         nullable("redacted_at", Time),
+        nullable("attempt_id", Bytes),
     ]
 
 
@@ -305,6 +306,7 @@ def _failure_rules() -> list[sa.Constraint]:
         rule("edit", "num_nulls(edited_value, edit_id) IN (0, 2) AND (edit_id IS NULL OR octet_length(edit_id) = 16)"),
         rule("redacted", "redacted_at IS NULL OR (num_nonnulls(key, value, edited_value) = 0"
              " AND state IN ('dead', 'discarded', 'linked'))"),
+        rule("attempt", "octet_length(attempt_id) = 16"),
     ]  # fmt: skip
 
 
@@ -312,6 +314,7 @@ def _failure_indexes() -> list[sa.Index]:
     position = ("handler", "version", "topic", "incarnation", "partition", "record_offset")
     return [
         index("failure_position_key", *position, where="origin = 'event'", unique=True),
+        index("failure_letter_key", "handler", "version", "event_id", where="origin = 'letter'", unique=True),
         index("failure_event_id", "event_id"),
         index("failure_handler", "handler", "state", "id"),
         index("failure_put", "handler", "put_xid", "id"),

@@ -28,6 +28,7 @@ from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
 from .effect_definitions import breaker_table, effect_table, lease_table, suspect_table
 from .errors import ConfigurationError
+from .replay_definitions import replay_letter_table, replay_part_table, replay_table
 from .table_definitions import (
     audit_table,
     checkpoint_table,
@@ -80,6 +81,9 @@ class Tables:
     breaker: sa.Table
     suspect: sa.Table
     note: sa.Table
+    replay: sa.Table
+    replay_part: sa.Table
+    replay_letter: sa.Table
 
     def __repr__(self) -> str:
         return f"Tables({self.schema})"
@@ -129,6 +133,9 @@ def tables(schema: str = DEFAULT_SCHEMA) -> Tables:
         breaker=breaker_table(metadata),
         suspect=suspect_table(metadata),
         note=note_table(metadata),
+        replay=replay_table(metadata),
+        replay_part=replay_part_table(metadata),
+        replay_letter=replay_letter_table(metadata),
     )
 
 
