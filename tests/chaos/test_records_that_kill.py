@@ -93,12 +93,7 @@ async def died(world: Supervised, times: int) -> bool:
 async def test_random_kills_under_load_leave_no_such_letter(
     kills: int, tmp_path: Path, kafka_bootstrap: str, database_url: str, topic: Topic
 ) -> None:
-    """Whoever is killed was at work on some record: none of them is to blame.
-
-    Case: B34
-    Parts: real (Kafka, PostgreSQL, processes)
-    Red when: ownership.py reads `crashes >= 0` for `crashes >= SUSPECTED_FROM`, and a kill meets a mark
-    """
+    """Whoever is killed was at work on some record: none of them is to blame (the other half of B34)."""
     chance, made = Random(kills), Input(kills)
     async with crash_world(tmp_path, kafka_bootstrap, database_url, topic, session_ms=SESSION_MS) as group:
         group.produce(made.burst(300))

@@ -141,7 +141,7 @@ async def test_a_mark_tells_what_was_in_hand_and_whether_its_writer_is_there(
 
     Case: B34
     Parts: real (PostgreSQL)
-    Red when: suspects.py's `found` does not compare `a.backend_start`
+    Red when: suspects.py's `mark` sets `doubts = 0` where the same one is marked again
     """
     writer = Database(migrated_url, member="writer")
     async with writer.transaction() as conn:
