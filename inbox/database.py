@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, final
 
 import asyncpg
@@ -24,6 +25,9 @@ from .finishing import to_the_end
 
 APPLICATION_NAME: Final = "tidegate"
 """What every connection of ours carries first in its `application_name`: a takeover terminates only such backends."""
+
+
+_NO_MORE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class NotConnectedError(ConnectionError):
@@ -80,9 +84,9 @@ class Database:
         """The same on a connection of the pool for `ctx.tx`."""
         return _transaction(self._tx_engine)
 
-    async def connection(self) -> asyncpg.Connection[Any]:
-        """A connection outside the pools, with the same settings; whoever asks for it closes it."""
-        return await self._connect()
+    async def connection(self, **settings: str) -> asyncpg.Connection[Any]:
+        """A connection outside the pools, with the same settings and these; whoever asks for it closes it."""
+        return await self._connect(settings)
 
     async def ping(self) -> None:
         """The health check: raises what `classify` understands if the database does not answer."""
@@ -115,11 +119,10 @@ class Database:
         event.listen(engine.sync_engine, "checkout", _refuse_unusable)
         return engine
 
-    async def _connect(self) -> asyncpg.Connection[Any]:
+    async def _connect(self, settings: Mapping[str, str] = _NO_MORE) -> asyncpg.Connection[Any]:
+        given = {**self._server_settings(), **settings}
         try:
-            return await asyncpg.connect(
-                self._url, timeout=self.settings.connect_timeout_s, server_settings=self._server_settings()
-            )
+            return await asyncpg.connect(self._url, timeout=self.settings.connect_timeout_s, server_settings=given)
         except asyncpg.PostgresError as error:
             raise NotConnectedError(f"{type(error).__name__}, SQLSTATE {error.sqlstate}") from error
 

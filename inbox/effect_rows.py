@@ -16,7 +16,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from .effect_rules import Asked, Effect
 from .effect_states import EffectState, Resolution
@@ -30,9 +30,7 @@ Request: TypeAlias = Any
 """What is to be sent: bytes, text, or whatever `fingerprint` can read."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(NamedTuple):
     """Under whose fence an intent is written: a partition of a consumer, with the fence's epoch."""
 
     consumer: str
@@ -40,9 +38,7 @@ class Home:
     epoch: int
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where the event behind an effect was read: after a restore its place says whether a missing row proves anything.
 
     `at` bounds how old a key can be: nothing was called before the record was written.
@@ -54,9 +50,7 @@ class Origin:
     at: datetime.datetime | None
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """Whose effects these are: for a consumer's handler one value for each handling, for others what they say.
 
     `name` is read by people and is part of the key that goes out. `identity` is what the row is found by; it outlives
@@ -74,9 +68,7 @@ class Owner:
     correlation_id: str = ""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One operation that is about to be done."""
 
     effect: Effect
@@ -188,6 +180,8 @@ class ResultRefused(ValueError):
 EXTERNAL_ID_CHARS_MAX: Final = 500
 """More than any service's ids have; two that differ only behind this count as one."""
 
+_RESULTS: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -196,7 +190,7 @@ def result_text(result: Any, bytes_max: int) -> str | None:
     if result is None:
         return None
     try:
-        text = json.dumps(result, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _RESULTS.encode(result)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise ResultRefused(

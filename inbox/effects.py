@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
 import sqlalchemy as sa
@@ -37,27 +36,21 @@ EARLIER_MAX: Final = 100
 """Attempts whose late answer still counts as evidence: an answer that is a hundred attempts late does not come."""
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Intent:
+class Intent(NamedTuple):
     """An attempt that asks to be written down before its call."""
 
     call: Call
     attempt_id: bytes
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(NamedTuple):
     """The intent is durable."""
 
     effect_id: int
     deadline: datetime.datetime
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Ending:
+class Ending(NamedTuple):
     """How an attempt ended: `state` is completed (evidence), failed (surely not done) or unknown.
 
     `answered` is not written: whether the provider did, for its breaker; None says nothing about it.

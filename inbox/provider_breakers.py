@@ -146,6 +146,8 @@ class ProviderBreakers:
             view.moving = False
 
     async def _refresh(self, provider: str, view: _View) -> None:
+        if self._clock.monotonic_s() - view.looked_s < LOOK_S:
+            return
         async with view.lock:
             now_s = self._clock.monotonic_s()
             if now_s - view.looked_s < LOOK_S:
