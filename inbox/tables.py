@@ -26,6 +26,7 @@ from typing import Final, LiteralString, final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
+from .backfill_definitions import backfill_part_table, backfill_table
 from .effect_definitions import breaker_table, effect_table, lease_table, suspect_table
 from .errors import ConfigurationError
 from .replay_definitions import replay_letter_table, replay_part_table, replay_table
@@ -84,6 +85,8 @@ class Tables:
     replay: sa.Table
     replay_part: sa.Table
     replay_letter: sa.Table
+    backfill: sa.Table
+    backfill_part: sa.Table
 
     def __repr__(self) -> str:
         return f"Tables({self.schema})"
@@ -136,6 +139,8 @@ def tables(schema: str = DEFAULT_SCHEMA) -> Tables:
         replay=replay_table(metadata),
         replay_part=replay_part_table(metadata),
         replay_letter=replay_letter_table(metadata),
+        backfill=backfill_table(metadata),
+        backfill_part=backfill_part_table(metadata),
     )
 
 
