@@ -195,6 +195,15 @@ def shrunk(record: Record) -> Written | None:
     return None
 
 
+def emptied(record: Record) -> Written:
+    """The letter in `record` without anything that came with the event: a claim letter whose claim nobody can redeem.
+
+    Its message may hold words of the event's too, so it goes as well.
+    """
+    letter = replace(read_letter(record), exception_message=None)
+    return _written(_without(letter, ("value", "headers", "key")))
+
+
 def _without(letter: Letter, left_out: tuple[str, ...]) -> Letter:
     """The claim letter that stands for `letter`; what is one already keeps the hash of the value that it lacks."""
     value = letter.value or b""

@@ -17,7 +17,7 @@ from ..inbox.failure_rows import indexed_text
 from ..inbox.finding import failure_of
 from ..inbox.identity import key_hash16
 from ..inbox.outcome import FailureState
-from ..inbox.record_bytes import decode_headers
+from ..inbox.record_bytes import decode_headers, encode_header
 from ..inbox.tables import Tables
 from .burial import letter_of
 from .letter import Letter, Victim, dead_letter_id, read_letter
@@ -34,6 +34,7 @@ class Filter:
     reason: str | None = None
     exception_type: str | None = None
     tenant: str | None = None
+    """An empty one: the letters of no tenant."""
     brand: str | None = None
     topic: str | None = None
     key: bytes | None = None
@@ -41,12 +42,16 @@ class Filter:
     """The readable id, as its rule reads it."""
     correlation_id: str | None = None
     operation_id: str | None = None
+    header: tuple[str, bytes] | None = None
+    """A header that the record came with: name and value, byte for byte."""
     since: datetime.datetime | None = None
     until: datetime.datetime | None = None
 
     def __str__(self) -> str:
         """For people and for the audit: `reason=rejected handler=revenue`."""
-        given = [(name.name, getattr(self, name.name)) for name in fields(self) if name.name != "key"]
+        given = [(name.name, getattr(self, name.name)) for name in fields(self) if name.name not in ("key", "header")]
+        if self.header is not None:
+            given.append(("header", self.header[0]))
         if self.key is not None:  # a key may be a person's: the audit, which nobody can redact, gets its hash
             given.append(("key_hash", key_hash16(self.key).hex()))
         return " ".join(f"{name}={value}" for name, value in given if value is not None)
@@ -84,6 +89,12 @@ class Entry:
     first_failed_at: datetime.datetime
     last_failed_at: datetime.datetime
     due: datetime.datetime | None
+    effect_id: int | None = None
+    """The call that it waits for, or that nobody knows the end of."""
+    edit_id: bytes | None = None
+    """Which repair is handled in place of what was received."""
+    redacted_at: datetime.datetime | None = None
+    """When its payload was erased: it can never be run."""
     value_bytes: int | None
     """The value's length; None for a tombstone."""
 
@@ -100,10 +111,21 @@ class Group(NamedTuple):
     last_failed_at: datetime.datetime
 
 
-async def entries(conn: AsyncConnection, t: Tables, wanted: Filter, *, after: int = 0, limit: int) -> list[Entry]:
-    """Rows that match, in the order of their numbers, behind `after`."""
-    chosen = _listed(t).where(t.failure.c.id > after, *_conditions(t, wanted)).order_by(t.failure.c.id).limit(limit)
+async def entries(
+    conn: AsyncConnection, t: Tables, wanted: Filter, *, after: int = 0, limit: int, upto: int | None = None
+) -> list[Entry]:
+    """Rows that match, in the order of their numbers, behind `after` and not behind `upto`."""
+    chosen = _listed(t).where(t.failure.c.id > after, *conditions(t, wanted)).order_by(t.failure.c.id).limit(limit)
+    if upto is not None:
+        chosen = chosen.where(t.failure.c.id <= upto)
     return [_entry(row) for row in (await conn.execute(chosen)).mappings()]
+
+
+async def count(conn: AsyncConnection, t: Tables, wanted: Filter, *, after: int = 0, upto: int) -> int:
+    """How many rows match, behind `after` and not behind `upto`."""
+    f = t.failure.c
+    asked = sa.select(sa.func.count()).select_from(joined(t)).where(f.id > after, f.id <= upto, *conditions(t, wanted))
+    return (await conn.execute(asked)).scalar_one()
 
 
 async def groups(conn: AsyncConnection, t: Tables, wanted: Filter, *, limit: int = 100) -> list[Group]:
@@ -113,8 +135,8 @@ async def groups(conn: AsyncConnection, t: Tables, wanted: Filter, *, limit: int
     n = sa.func.count()
     rows = await conn.execute(
         sa.select(*keys, n, sa.func.min(f.first_failed_at), sa.func.max(f.last_failed_at))
-        .select_from(_joined(t))
-        .where(*_conditions(t, wanted))
+        .select_from(joined(t))
+        .where(*conditions(t, wanted))
         .group_by(*keys)
         .order_by(n.desc(), *keys)
         .limit(limit)
@@ -190,7 +212,8 @@ _NAMED_MAX: Final = 100
 """One position has a row for each handler and version at most."""
 
 
-def _joined(t: Tables) -> sa.Join:
+def joined(t: Tables) -> sa.Join:
+    """Rows with their handlers."""
     return t.failure.join(t.handler, t.handler.c.id == t.failure.c.handler)
 
 
@@ -205,7 +228,7 @@ def _listed(t: Tables) -> sa.Select[Any]:
         f.key,
         sa.func.octet_length(f.value).label("value_bytes"),
         _latest_letter(t).label("saved_letter"),
-    ).select_from(_joined(t))
+    ).select_from(joined(t))
 
 
 def _latest_letter(t: Tables) -> sa.ScalarSelect[Any]:
@@ -218,32 +241,38 @@ def _latest_letter(t: Tables) -> sa.ScalarSelect[Any]:
 _PLAIN: Final = (
     *("id", "row_version", "version", "state", "reason", "exception_type", "message", "stack_digest", "topic"),
     *("incarnation", "partition", "event_id", "id_text", "type", "tenant", "brand", "correlation_id", "operation_id"),
-    *("attempts", "replay_count", "first_failed_at", "last_failed_at", "due"),
+    *("attempts", "replay_count", "first_failed_at", "last_failed_at", "due", "effect_id", "edit_id", "redacted_at"),
 )
 
 
-def _conditions(t: Tables, wanted: Filter) -> list[sa.ColumnElement[bool]]:
+def conditions(t: Tables, wanted: Filter) -> list[sa.ColumnElement[bool]]:
+    """What `wanted` asks of rows and their handlers."""
     f, h = t.failure.c, t.handler.c
-    equal: list[tuple[sa.Column[Any], object]] = [
+    equal: list[tuple[sa.ColumnElement[Any], object]] = [
         (h.consumer, wanted.consumer),
         (h.name, wanted.handler),
         (f.state, None if wanted.state is None else wanted.state.value),
         (f.reason, wanted.reason),
         (f.exception_type, wanted.exception_type),
-        (f.tenant, wanted.tenant),
+        (f.tenant, wanted.tenant or None),
         (f.brand, wanted.brand),
         (f.topic, wanted.topic),
+        (sa.func.sha256(f.key), None if wanted.key is None else sa.func.sha256(wanted.key)),
         (f.key, wanted.key),
         (f.id_text, wanted.event_id),
         (f.correlation_id, None if wanted.correlation_id is None else indexed_text(wanted.correlation_id)),
         (f.operation_id, None if wanted.operation_id is None else indexed_text(wanted.operation_id)),
     ]
-    conditions = [column == value for column, value in equal if value is not None]
+    asked = [column == value for column, value in equal if value is not None]
+    if wanted.tenant == "":
+        asked.append(f.tenant.is_(None))
+    if wanted.header is not None:  # as it is stored: name and value, each behind its length
+        asked.append(sa.func.position(sa.literal(encode_header(wanted.header)).op("IN")(f.headers)) > 0)
     if wanted.since is not None:
-        conditions.append(f.last_failed_at >= wanted.since)
+        asked.append(f.last_failed_at >= wanted.since)
     if wanted.until is not None:
-        conditions.append(f.last_failed_at < wanted.until)
-    return conditions
+        asked.append(f.last_failed_at < wanted.until)
+    return asked
 
 
 def _entry(row: sa.RowMapping) -> Entry:

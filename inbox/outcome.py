@@ -21,6 +21,7 @@ class Reason(enum.StrEnum):
     KILLED_PROCESS = "killed_process"
     TIMEOUT = "timeout"
     SKIPPED_LIMIT = "skipped_limit"
+    CANCELLED = "cancelled"
 
 
 class FailureState(enum.StrEnum):

@@ -23,10 +23,15 @@ EMPTY: Final = _COUNT.pack(_FORMAT, 0)
 def encode_headers(headers: Headers) -> bytes:
     """The headers' bytes. A name may hold any str, lone surrogates included."""
     parts = [_COUNT.pack(_FORMAT, len(headers))]
-    for name, value in headers:
-        parts.append(_prefixed(name.encode("utf-8", "surrogatepass")))
-        parts.append(_LENGTH.pack(_NULL) if value is None else _prefixed(value))
+    parts += [encode_header(header) for header in headers]
     return b"".join(parts)
+
+
+def encode_header(header: Header) -> bytes:
+    """One of them, as it stands among the others."""
+    name, value = header
+    named = _prefixed(name.encode("utf-8", "surrogatepass"))
+    return named + (_LENGTH.pack(_NULL) if value is None else _prefixed(value))
 
 
 def _prefixed(data: bytes) -> bytes:

@@ -186,7 +186,13 @@ def actor() -> str:
 def _plain(entry: Entry) -> dict[str, Any]:
     """An entry as plain values."""
     fields = asdict(entry) | {"state": entry.state.value, "event_id": entry.event_id.hex()}
-    return {name: _when(value) if isinstance(value, datetime.datetime) else value for name, value in fields.items()}
+    return {name: _value(value) for name, value in fields.items()}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        return _when(value)
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def _when(at: datetime.datetime) -> str:
