@@ -55,6 +55,11 @@ def position_id16(topic: str, incarnation: int, partition: int, offset: int) -> 
     return digest16(b"position", topic.encode(), place)
 
 
+def attempt_id16(event_id: bytes, *replay: bytes) -> bytes:
+    """What a forced or repaired run of an event is claimed by: `replay` says which run or which repair it is."""
+    return digest16(b"attempt", event_id, *replay)
+
+
 def payload_hash8(value: bytes | None) -> int:
     """A signed 64-bit hash of the value, telling a repeat from a conflict. A tombstone is not an empty value."""
     if value is None:

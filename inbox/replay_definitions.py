@@ -58,7 +58,7 @@ def replay_part_table(m: sa.MetaData) -> sa.Table:
 
 
 def replay_letter_table(m: sa.MetaData) -> sa.Table:
-    """A row that a replay put into the queue, and which replay of that row it was: what became of it is told by both."""
+    """A row that a replay put into the queue, and which replay of the row it was: both tell what became of it."""
     return sa.Table(
         "replay_letter",
         m,

@@ -20,7 +20,14 @@ from tidegate.inbox.outcome import Dead, FailureState, Reason
 
 
 async def replayed(graveyard: Graveyard, *references: str, force: bool = False, dry_run: bool = False) -> Report:
-    order = Order(actor="ann", reason="schema registered", references=references, force=force, dry_run=dry_run)
+    order = Order(
+        actor="ann",
+        reason="schema registered",
+        references=references,
+        force=force,
+        dry_run=dry_run,
+        all_tenants=True,
+    )
     async with graveyard.db.transaction() as conn:
         return await replay(conn, graveyard.t, order)
 
@@ -65,7 +72,7 @@ async def test_a_replay_leaves_one_audit_line_that_says_who_and_why(graveyard: G
     (number,) = await graveyard.bury(event)
     await replayed(graveyard, str(number))
     (line,) = await lines(graveyard)
-    assert (line.act, line.actor, line.allowed) == ("replay", "ann", True)
+    assert (line.act, line.actor, line.allowed) == ("dlq_replay", "ann", True)
     assert (line.consumer, line.handler, line.failure_id, line.event_id) == (
         "billing",
         "revenue",
@@ -186,7 +193,7 @@ async def test_a_letter_is_shown_whole_with_its_audit(graveyard: Graveyard) -> N
     assert (shown.letter.key, shown.letter.value, shown.letter.headers) == (b"k", b"v", event.headers)
     assert (shown.letter.reason, shown.letter.replay_count) == ("exhausted", 1)
     assert (shown.entry.value_bytes, shown.published_at) == (1, None)
-    assert [entry.line.act for entry in shown.audit] == ["replay"]
+    assert [entry.line.act for entry in shown.audit] == ["dlq_replay"]
 
 
 async def test_a_position_that_stands_for_two_handlers_is_shown_one_at_a_time(graveyard: Graveyard) -> None:

@@ -1,0 +1,212 @@
+"""Puts rows of the inbox back into its queue: one transaction, with its guards, its journal's count and its audit line.
+
+The worker that owns a row's home takes it up like any other, so nothing is sent anywhere and nothing is handled twice.
+What another operator or a worker changed meanwhile is left alone, never overwritten, so that running the same replay
+twice, or two at once, queues each letter once. What if the process stops before the commit? Nothing was queued,
+counted or audited.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ..inbox import audit, claim, failure
+from ..inbox.audit import AuditLine
+from ..inbox.safe_text import Scalar
+from ..inbox.tables import Tables
+from .acting import place_of
+from .permission import Place
+from .replay_order import (
+    CHANGED,
+    NOT_KNOWN,
+    Known,
+    Left,
+    Obstacle,
+    Order,
+    Refusal,
+    Report,
+    identity_of_run,
+    new_operation_id,
+    obstacle,
+)
+from .selection import Entry, entries, find
+
+REPLAY: Final = "dlq_replay"
+"""The act's name in permission and audit."""
+
+ROWS_MAX: Final = 1_000
+"""Rows in one transaction: a few megabytes of row locks' worth, a second of work; `Report.more` says to come again."""
+
+AUDITED_IDS_MAX: Final = 1_000
+"""As many as one transaction holds: an audit line names every row of its act."""
+
+IDS_CHARS_MAX: Final = 1_900
+"""An audit line's texts hold 2,000 characters: longer lists go on in the next detail."""
+
+May = Callable[[Place], bool]
+"""Whether whoever asks may replay a letter of this place."""
+
+
+def anywhere(_: Place) -> bool:
+    """Where nothing is asked."""
+    return True
+
+
+async def replay(
+    conn: AsyncConnection,
+    t: Tables,
+    order: Order,
+    *,
+    after: int = 0,
+    upto: int | None = None,
+    rows_max: int = ROWS_MAX,
+    may: May = anywhere,
+    run_id: int | None = None,
+) -> Report:
+    """Put the letters of `order` back into the queue, due at once (lock order 2, 6 and 7).
+
+    A filter takes `rows_max` letters at most, those behind the row number `after` (and none behind `upto`), so that a
+    run of several transactions reads each letter once and ends; letters named by reference are all taken. What lies
+    beyond the asker's scope is as if it were not there.
+    """
+    found, left, more, last_id = await _wanted(conn, t, order, after, upto, rows_max, may)
+    known = await known_of(conn, t, found)
+    fit: list[Entry] = []
+    for entry in found:
+        if (reason := obstacle(entry, known[entry.id], order)) is None:
+            fit.append(entry)
+        else:
+            left.append(_left(entry, reason))
+    if order.dry_run:
+        return Report(True, len(fit) + len(left), tuple(fit), tuple(left), more, last_id)
+    due = (await conn.execute(sa.select(sa.func.clock_timestamp()))).scalar_one()
+    done = await failure.requeue(conn, t, [(entry.id, entry.row_version) for entry in fit], due)
+    left += [_left(entry, CHANGED) for entry in fit if entry.id not in done]
+    replayed = tuple(entry for entry in fit if entry.id in done)
+    await _identify(conn, t, replayed, known, order)
+    report = Report(False, len(replayed) + len(left), replayed, tuple(left), more, last_id)
+    if report.read:
+        await audit.write(conn, t, audit_line(order, report, run_id))
+    return report
+
+
+def _left(entry: Entry, reason: Obstacle) -> Refusal:
+    return Refusal(str(entry.id), *reason)
+
+
+async def _wanted(
+    conn: AsyncConnection, t: Tables, order: Order, after: int, upto: int | None, rows_max: int, may: May
+) -> tuple[list[Entry], list[Refusal], bool, int]:
+    """The rows that the order means, what it names without there being any, whether the filter has more, and where."""
+    if order.filter is not None:
+        found = await entries(conn, t, order.filter, after=after, limit=rows_max + 1, upto=upto)
+        page = found[:rows_max]
+        last_id = max((entry.id for entry in page), default=after)
+        return [entry for entry in page if may(place_of(entry))], [], len(found) > rows_max, last_id
+    by_reference = {
+        reference: [entry for entry in rows if may(place_of(entry))]
+        for reference, rows in (await find(conn, t, order.references)).items()
+    }
+    unknown = [Refusal(reference, *NOT_KNOWN) for reference, rows in by_reference.items() if not rows]
+    by_id = {entry.id: entry for rows in by_reference.values() for entry in rows}
+    return [by_id[number] for number in sorted(by_id)], unknown, False, max(by_id, default=after)
+
+
+async def known_of(conn: AsyncConnection, t: Tables, found: Sequence[Entry]) -> dict[int, Known]:
+    """What the guards ask the inbox about these letters. A plain read: the claim of the run itself decides."""
+    if not found:
+        return {}
+    f = t.failure.c
+    columns = (f.id, f.handler, f.version, f.event_id, f.payload_hash8, f.edit_id, f.attempt_id, f.redacted_at)
+    rows = (await conn.execute(sa.select(*columns).where(f.id.in_([entry.id for entry in found])))).all()
+    known = {
+        row.id: Known(row.handler, row.payload_hash8, row.edit_id, row.attempt_id, row.redacted_at is not None)
+        for row in rows
+    }
+    asked: defaultdict[tuple[int, int], set[bytes]] = defaultdict(set)
+    for row in rows:
+        ids = [row.event_id, known[row.id].attempt_of(row.event_id)]
+        asked[(row.handler, row.version)].update(i for i in ids if i is not None)
+    claims = {key: await _claims(conn, t, key, ids) for key, ids in sorted(asked.items())}
+    for row in rows:
+        there, one = claims[(row.handler, row.version)], known[row.id]
+        mine = {i: there[i] for i in (row.event_id, one.attempt_of(row.event_id)) if i in there}
+        known[row.id] = Known(one.handler_id, one.payload_hash, one.edit_id, one.attempt_id, one.redacted, mine)
+    gone = Known(0, 0)  # between two reads: to queue it will not find it either
+    return {entry.id: known.get(entry.id, gone) for entry in found}
+
+
+async def _claims(conn: AsyncConnection, t: Tables, key: tuple[int, int], ids: Collection[bytes]) -> dict[bytes, int]:
+    found = await claim.probe(conn, t, [key], sorted(ids), claim.NOTHING_FAILS)
+    return {claimed.event_id: payload_hash for claimed, payload_hash in found.claims.items()}
+
+
+async def _identify(
+    conn: AsyncConnection, t: Tables, replayed: Sequence[Entry], known: dict[int, Known], order: Order
+) -> None:
+    """Rows that run under an identity of their own, or as another operation. They are locked by now."""
+    attempts = {entry.id: identity_of_run(entry, known[entry.id], force=order.force) for entry in replayed}
+    changed = [entry for entry in replayed if order.new_operation or attempts[entry.id] != known[entry.id].attempt_id]
+    if changed:
+        await conn.execute(
+            t.sql("""
+                UPDATE {failure} f SET attempt_id = u.attempt_id, operation_id = u.operation_id
+                  FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS bytea[]), CAST(:operations AS text[]))
+                       u (id, attempt_id, operation_id) WHERE f.id = u.id
+            """),
+            {
+                "ids": [entry.id for entry in changed],
+                "attempts": [attempts[entry.id] for entry in changed],
+                "operations": [
+                    new_operation_id(entry) if order.new_operation else entry.operation_id for entry in changed
+                ],
+            },
+        )
+
+
+def audit_line(order: Order, report: Report, run_id: int | None) -> AuditLine:
+    """One line for the act; with the letter's own fields where there is only one."""
+    only = report.replayed[0] if len(report.replayed) == 1 else None
+    wanted = order.filter
+    return AuditLine(
+        act=REPLAY,
+        actor=order.actor,
+        consumer=only.consumer if only is not None else (wanted.consumer or "" if wanted else ""),
+        handler=only.handler if only is not None else (wanted.handler or "" if wanted else ""),
+        failure_id=only.id if only is not None else None,
+        event_id=only.event_id if only is not None else None,
+        correlation_id=only.correlation_id if only is not None else "",
+        operation_id=only.operation_id if only is not None else "",
+        tenant=only.tenant if only is not None else order.named_tenant,
+        brand=only.brand if only is not None else None,
+        details={
+            "why": order.reason,
+            "forced": order.force,
+            "new_operation": order.new_operation,
+            "replay": run_id,
+            "filter": str(wanted) if wanted is not None else None,
+            "read": report.read,
+            "replayed": len(report.replayed),
+            "skipped": report.count(Left.SKIPPED),
+            "refused": report.count(Left.REFUSED),
+            **_numbers(report.replayed),
+        },
+    )
+
+
+def _numbers(replayed: Sequence[Entry]) -> dict[str, Scalar]:
+    """The rows' numbers, as many to a detail as it holds."""
+    lists: list[str] = []
+    text = ""
+    for entry in replayed[:AUDITED_IDS_MAX]:
+        if len(text) + 20 > IDS_CHARS_MAX:
+            lists.append(text)
+            text = ""
+        text += f",{entry.id}" if text else str(entry.id)
+    lists.append(text)
+    return {"failure_ids" if n == 0 else f"failure_ids_{n + 1}": numbers for n, numbers in enumerate(lists)}
