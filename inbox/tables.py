@@ -6,14 +6,16 @@ ever NULL. There are no foreign keys but `failure.duplicate_of`: each would take
 
 **The lock order of every transaction** (a step may be left out, never moved; functions of this room name theirs):
 
-1. `fence` rows, then `version` rows, in key order, `FOR KEY SHARE`
+1. `fence` rows, then `version` rows, then `lease` rows, in key order, `FOR KEY SHARE`
 2. `parked_key` rows, in key order, by upsert
 3. the generation lock, shared; then the catalogue; then the probe of all generations and failure rows in one statement
 4. claims, in the order of (handler, version, id)
 5. the user's tables
-6. `failure` rows by id
+6. `failure` rows by id, then the `effect` row that they wait for
 7. `outbox` and `audit`, inserts only
 8. `checkpoint` rows, in key order, compare-and-set
+
+`breaker` rows stand in no other transaction, nor do leases that change hands and the ledger's own statements.
 """
 
 from __future__ import annotations
