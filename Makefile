@@ -27,7 +27,7 @@ test: $(VENV)/.ready-dev ## run all tests, on a real broker and database (ARGS="
 	@$(BIN)/python -m tests.services.require
 	@$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
 
-test-crash: $(VENV)/.ready-dev ## kill the worker at random moments, with five seeds
+test-crash: $(VENV)/.ready-dev ## kill the worker at every named point of every path, and at random moments (five seeds)
 	@$(BIN)/python -m tests.services.require
 	@TIDEGATE_CRASH_SEEDS=5 $(BIN)/python -m pytest -m crash $(ARGS)
 

@@ -94,7 +94,7 @@ def _of_one(chain: Chain, left: Left, record: Sent) -> list[str]:
 
 def _of_effect(chain: Chain, record: Sent, *, is_unknown: bool) -> dict[str, tuple[Any, Any]]:
     """What the provider says."""
-    done, calls = chain.provider.effects_of(record.id), chain.provider.calls[record.id]
+    done, calls = chain.provider.done[record.id], chain.provider.requests[record.id]
     if is_unknown:
         return {"calls of an unknown effect": (calls <= 1, True)}
     if record.step.kind is Kind.KEYED:

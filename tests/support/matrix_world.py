@@ -18,10 +18,10 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tests.services import database
 from tests.services.topics import Topic
-from tests.support.counting_provider import CountingProvider
 from tests.support.crash_world import LOOK_S, WITHIN_S, Member, Places, set_session
 from tests.support.matrix import Lit, Sent, Step
 from tests.support.matrix_app import TABLES
+from tests.support.provider import Provider, provider
 from tidegate.dlq.replay import Order, replay
 from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.points import AT, WHEN
@@ -42,7 +42,7 @@ class Chain:
     """The group, its tables, the provider, and what was sent so far."""
 
     def __init__(
-        self, places: Places, folder: Path, db: asyncpg.Connection[asyncpg.Record], provider: CountingProvider
+        self, places: Places, folder: Path, db: asyncpg.Connection[asyncpg.Record], provider: Provider
     ) -> None:
         self.places = places
         self.db = db
@@ -80,6 +80,7 @@ class Chain:
 
     async def _put_back(self, step: Step) -> None:
         """The input becomes letters that a worker could not read, and they are put back for the next one."""
+        await self.settle()  # what an earlier step put back can be read now, and could not be in a moment
         member = self._start(CRASH_PICKY="1")
         self.produce(step.events())
         await self._until_caught_up(member, step)
@@ -134,7 +135,7 @@ class Chain:
 
     def _start(self, step: Step | None = None, fuse: Path | None = None, **more: str) -> Member:
         number = len(self._members)
-        variables = self.places.variables() | PROMPT | {"CRASH_PROVIDER": self.provider.address} | more
+        variables = self.places.variables() | PROMPT | {"CRASH_PROVIDER": str(self.provider.port)} | more
         if step is not None:
             variables |= {AT: step.at}
         if fuse is not None:
@@ -216,8 +217,8 @@ async def chain(folder: Path, bootstrap: str, migrated_url: str, topic: Topic) -
     database.execute(migrated_url, *TABLES)
     await asyncio.to_thread(set_session, bootstrap, consumer, SESSION_MS, HEARTBEAT_MS)
     db = await asyncpg.connect(migrated_url)
-    async with CountingProvider().open() as provider:
-        made = Chain(places, folder, db, provider)
+    async with provider() as service:
+        made = Chain(places, folder, db, service)
         try:
             yield made
         finally:
