@@ -12,6 +12,7 @@ all the same: no fence stops a caller that froze between check and send. Its row
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -76,16 +77,15 @@ def intend_sql(t: Tables) -> str:
     """
     return t.sql("""
         WITH shared AS (
-          SELECT * FROM unnest($10::int[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
-                               $16::float8[], $17::float8[], $18::text[], $19::text[], $20::text[], $21::text[],
-                               $22::int[], $23::bool[], $24::text[], $25::int[], $26::bigint[])
-            s (no, scope, owner, name, rule, provider, deadline_s, due_s, tenant, brand, consumer, origin_topic,
-               origin_partition, fenced, topic, partition, epoch)),
+          SELECT * FROM jsonb_to_recordset($10::jsonb)
+            s (no int, scope text, owner text, name text, rule text, provider text, deadline_s float8, due_s float8,
+               tenant text, brand text, consumer text, origin_topic text, origin_partition int, topic text,
+               partition int, epoch bigint)),
         held AS (
           SELECT s.no FROM shared s
             JOIN {fence} f ON f.consumer = s.consumer AND f.topic = s.topic AND f.partition = s.partition
                           AND f.epoch = s.epoch
-           WHERE s.fenced AND f.wanted IS NULL ORDER BY f.consumer, f.topic, f.partition FOR KEY SHARE OF f),
+           WHERE f.wanted IS NULL ORDER BY f.consumer, f.topic, f.partition FOR KEY SHARE OF f),
         made AS (
           INSERT INTO {effect} (identity, scope, owner, name, operation_id, state, rule, provider, fingerprint,
                                 attempt_id, key, deadline, due, consumer, event_id, tenant, brand, correlation_id)
@@ -97,7 +97,7 @@ def intend_sql(t: Tables) -> str:
                         $8::text[], $9::bigint[])
                  a (no, identity, operation_id, fingerprint, attempt_id, key, event_id, correlation_id, origin_offset)
             JOIN shared s ON s.no = a.no
-           WHERE (NOT s.fenced OR s.no IN (SELECT no FROM held))
+           WHERE (s.epoch IS NULL OR s.no IN (SELECT no FROM held))
              AND NOT EXISTS (SELECT FROM {restored} r
                               WHERE r.consumer = s.consumer AND r.topic = s.origin_topic
                                 AND r.partition = s.origin_partition AND a.origin_offset < r.until_offset)
@@ -111,13 +111,18 @@ async def intend(driver: Driver, sql: str, intents: Sequence[Intent]) -> list[Ma
     """Run `intend_sql` for `intents`; None for each that was left out."""
     shared: dict[_Shared, int] = {}
     rows = [_intent_values(intent, shared) for intent in intents]
-    kinds = [(no, *values) for values, no in shared.items()]
-    found = await driver.fetch(sql, *map(list, zip(*rows, strict=True)), *map(list, zip(*kinds, strict=True)))
+    kinds = json.dumps([dict(zip(_SHARED, (no, *values), strict=True)) for values, no in shared.items()])
+    found = await driver.fetch(sql, *map(list, zip(*rows, strict=True)), kinds)
     made = {row[1]: Made(row[0], row[2]) for row in found}
     return [made.get(intent.attempt_id) for intent in intents]
 
 
 _Shared: TypeAlias = tuple[Any, ...]
+
+_SHARED: Final = (
+    *("no", "scope", "owner", "name", "rule", "provider", "deadline_s", "due_s", "tenant", "brand", "consumer"),
+    *("origin_topic", "origin_partition", "topic", "partition", "epoch"),
+)
 
 
 def _intent_values(intent: Intent, shared: dict[_Shared, int]) -> tuple[Any, ...]:
@@ -138,7 +143,7 @@ def _shared_values(call: Call) -> _Shared:
         *(_name(call.scope), _name(owner.name), effect.name, rule_name(effect.rule), _name(effect.provider)),
         *(effect.deadline_s, effect.deadline_s + effect.margin_s, _optional(owner.tenant), _optional(owner.brand)),
         *(consumer, *((None, None) if origin is None else origin.partition)),
-        *((False, None, None, None) if home is None else (True, *home.partition, home.epoch)),
+        *((None, None, None) if home is None else (*home.partition, home.epoch)),
     )
 
 

@@ -32,7 +32,11 @@ class Grouped(Generic[Ask, Answer]):
         self,
         run: Callable[[Sequence[Ask]], Awaitable[Sequence[Answer]]],
         unclaimed: Callable[[Ask, Answer], None] | None = None,
+        spacing_s: float = 0.0,
     ) -> None:
+        """`spacing_s`: between the starts of two groups at least; the first one after a rest starts at once."""
+        self._spacing_s = spacing_s
+        self._next_s = 0.0
         self._run = run
         self._unclaimed = unclaimed
         self._waiting: list[Waiting[Ask, Answer]] = []
@@ -74,6 +78,7 @@ class Grouped(Generic[Ask, Answer]):
     async def _flush(self) -> None:
         try:
             while self._waiting:
+                await self._space()
                 group, self._waiting = self._waiting[:GROUP_MAX], self._waiting[GROUP_MAX:]
                 await self._answer(group)
         finally:
@@ -81,6 +86,14 @@ class Grouped(Generic[Ask, Answer]):
             for _, future in self._waiting:
                 future.cancel()
             self._waiting = []
+
+    async def _space(self) -> None:
+        if self._spacing_s:
+            loop = asyncio.get_running_loop()
+            early_s = self._next_s - loop.time()
+            if early_s > 0:
+                await asyncio.sleep(early_s)
+            self._next_s = loop.time() + self._spacing_s
 
     async def _answer(self, group: list[Waiting[Ask, Answer]]) -> None:
         settled = False
