@@ -78,14 +78,24 @@ async def want(conn: AsyncConnection, t: Tables, consumer: str, partition: Parti
     """Step 1 of a takeover, a transaction of its own that touches nothing else: no new writer from its commit on.
 
     A `wanted` of somebody else is replaced: Kafka, who was asked before, has the last word on who the owner is.
+
+    The row is made by a statement of its own, which names no key: the table has two unique ones, and of two
+    first-comers that each name one, either may wait for the other at the other key.
     """
+    place = {"consumer": consumer, "topic": partition.topic, "partition": partition.number}
     await conn.execute(
         t.sql("""
-            INSERT INTO {fence} AS f (consumer, topic, partition, wanted)
-            VALUES (:consumer, :topic, :partition, :token)
-            ON CONFLICT (consumer, topic, partition) DO UPDATE SET wanted = excluded.wanted
+            INSERT INTO {fence} (consumer, topic, partition) VALUES (:consumer, :topic, :partition)
+            ON CONFLICT DO NOTHING
         """),
-        {"consumer": consumer, "topic": partition.topic, "partition": partition.number, "token": token},
+        place,
+    )
+    await conn.execute(
+        t.sql("""
+            UPDATE {fence} SET wanted = :token
+             WHERE consumer = :consumer AND topic = :topic AND partition = :partition
+        """),
+        {**place, "token": token},
     )
 
 
@@ -277,6 +287,18 @@ async def give_back(
             "token": token,
             "epoch": epoch,
         },
+    )
+
+
+async def remove(conn: AsyncConnection, t: Tables, consumer: str) -> None:
+    """Lock order 1: the consumer was for one purpose, and is over. Whoever holds an epoch of it writes nothing."""
+    await conn.execute(
+        t.sql("""
+            DELETE FROM {fence} f USING (SELECT topic, partition FROM {fence} WHERE consumer = :consumer
+                                          ORDER BY topic, partition FOR UPDATE) mine
+             WHERE f.consumer = :consumer AND f.topic = mine.topic AND f.partition = mine.partition
+        """),
+        {"consumer": consumer},
     )
 
 
