@@ -252,10 +252,17 @@ async def test_who_is_cancelled_inside_a_call_leaves_a_doubt(store: Store, ledge
 # ------------------------------------------------------------------------------------------------------------ the fence
 
 
-WAITING = sa.text("""
-    SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-""")
-"""Somebody in this database waits for somebody."""
+async def somebody_waits(store: Store) -> bool:
+    """Some session of this database waits for another one's lock."""
+    async with store.look() as conn:
+        return bool(
+            await conn.scalar(
+                sa.text(
+                    "SELECT count(*) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                )
+            )
+        )
 
 
 async def taken(store: Store, token: str = "w1") -> int:
@@ -312,7 +319,7 @@ async def test_a_takeover_waits_for_an_intent_that_is_being_written(store: Store
         same = Intent(of(keyed(), "op-1", mine), b"t" * 16)
         assert await effects.open_after_restore(conn, store.tables, same, None)
         entering = asyncio.ensure_future(ledger.call(of(keyed(), "op-1", mine)).__aenter__())
-        while not await conn.scalar(WAITING):
+        while not await somebody_waits(store):
             await asyncio.sleep(0.001)
         taking = asyncio.ensure_future(taken(store, "w2"))
         over, _ = await asyncio.wait((taking,), timeout=0.2)
