@@ -24,6 +24,7 @@ from ..inbox.effect_rules import MARGIN_S, RESULT_BYTES_MAX, Effect, EffectRule
 from ..inbox.effect_rules import problems_of as effect_problems
 from ..inbox.errors import Problem
 from ..inbox.scope import EventIdRule, FromPosition, Scope
+from ..inbox.versions import RUNS_FROM
 from ..projections.projection import (
     BATCH_MAX,
     BATCH_WAIT_MS,
@@ -64,6 +65,7 @@ class Consumer:
         on_recreated: RecreatedPolicy,
         defaults: Sequence[Rule] = (),
         effects: Mapping[str, Effect] | None = None,
+        mask: Mapping[str, bool] | None = None,
     ) -> None:
         self.effects: Mapping[str, Effect] = effects if effects is not None else {}
         self.name = name
@@ -77,6 +79,7 @@ class Consumer:
         self.on_gap = on_gap
         self.on_recreated = on_recreated
         self.defaults = tuple(defaults)
+        self.mask: Mapping[str, bool] = dict(mask or {})
         self.projections: dict[str, Projection] = {}
         self.commands: dict[str, Command] = {}
         self._problems: list[Problem] = []
@@ -91,6 +94,7 @@ class Consumer:
         batch_max: int = BATCH_MAX,
         batch_wait_ms: int = BATCH_WAIT_MS,
         deadline_s: float = PROJECTION_DEADLINE_S,
+        only_if_newer: bool = False,
         retry: RetryPolicy | None = None,
         rules: Sequence[Rule] = (),
         on_failure: OnFailure = "continue",
@@ -105,6 +109,7 @@ class Consumer:
         """Declare a projection: `fn(events: Sequence[Event[T]], tx: AsyncConnection)` writes a whole batch.
 
         Which types it takes is read from the annotation (`Event[A | B]`), or given by `on`; without either it is all.
+        `only_if_newer` says that its writes are guarded (`write_newer`): a backfill may then apply old events again.
         """
 
         def declare(function: F) -> F:
@@ -116,8 +121,8 @@ class Consumer:
             )  # fmt: skip
             self._add(self.projections, name, Projection(
                 name, version, function, takes, freshness_s, batch_max, batch_wait_ms, deadline_s, policy,
-                renamed_from))  # fmt: skip
-            self._check(name, "version", version >= 1, "a version of 1 or more")
+                renamed_from, only_if_newer))  # fmt: skip
+            self._check(name, "version", 1 <= version < RUNS_FROM, "a version from 1 to a billion")
             self._check(name, "batch_max", batch_max >= 1, "1 or more")
             self._check(name, "batch_wait_ms", batch_wait_ms >= 0, "0 or more")
             self._check(name, "deadline_s", deadline_s > 0, "more than 0")
@@ -285,27 +290,20 @@ class App:
         start: StartPolicy = "earliest",
         on_gap: GapPolicy = "stop",
         on_recreated: RecreatedPolicy = "stop",
+        mask: Mapping[str, bool] | None = None,
     ) -> Consumer:
         """Declare a consumer. `name` is its Kafka group; `event_id` has no default, because a wrong guess loses events.
 
         `unmatched`: what becomes of an event that no handler takes. `require_key`: a record without a key is dead
         (a tombstone always needs one). `start`: where a consumer that never ran begins.
         `on_gap`: when retention removed unread records. `on_recreated`: when a topic was deleted and made anew.
+        `mask`: which fields operators may see in dead letters, `{"order_id": False}`; all others are masked.
         """
         consumer = Consumer(
-            name,
-            topics=topics,
-            codec=codec,
-            event_id=event_id,
-            scope=scope,
-            unmatched=unmatched,
-            require_key=require_key,
-            start=start,
-            on_gap=on_gap,
-            on_recreated=on_recreated,
-            defaults=self.rules,
-            effects=self.effects,
-        )
+            name, topics=topics, codec=codec, event_id=event_id, scope=scope, unmatched=unmatched,
+            require_key=require_key, start=start, on_gap=on_gap, on_recreated=on_recreated, defaults=self.rules,
+            effects=self.effects, mask=mask,
+        )  # fmt: skip
         if name in self.consumers:
             self._problems.append(
                 Problem(f"consumer {name!r}", "it is declared twice", "give each consumer its own name")

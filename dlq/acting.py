@@ -116,7 +116,7 @@ async def steps(store: Store, deed: Deed, errand: Errand, permit: Permit = every
 async def step(store: Store, deed: Deed, errand: Errand, permit: Permit = everybody, after: int = 0) -> Step:
     """The letters behind the row number `after`, at most `deed.rows_max` of them."""
     async with store.look() as conn:
-        found, missing, more = await _chosen(conn, store.tables, errand, after, deed.rows_max)
+        found, missing, more = await chosen(conn, store.tables, errand, after, deed.rows_max)
     last_id = max((entry.id for entry in found), default=after)
     mine = await _permitted(store, deed, errand, permit, found)
     judged = [(entry, deed.obstacle(entry)) for entry in mine]
@@ -135,10 +135,10 @@ async def step(store: Store, deed: Deed, errand: Errand, permit: Permit = everyb
     return answer
 
 
-async def _chosen(
+async def chosen(
     conn: AsyncConnection, t: Tables, errand: Errand, after: int, rows_max: int
 ) -> tuple[list[Entry], list[Refusal], bool]:
-    """What the errand names or its filter meets, what it names without there being any, and whether there is more."""
+    """What the errand names or its filter meets behind `after`, what it names in vain, and whether there is more."""
     if errand.filter is not None:
         found = await entries(conn, t, errand.filter, after=after, limit=rows_max + 1)
         return found[:rows_max], [], len(found) > rows_max

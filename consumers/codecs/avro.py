@@ -168,6 +168,14 @@ class AvroCodec:
         prefix, write = self._writer(topic, name)
         return prefix + write(content)
 
+    def written_with(self, record: Record) -> SchemaText:
+        """The schema that a framed value was written with, as it was registered. See `SchemaSource` for errors."""
+        told = framing.header_key(record)
+        return self._text(framing.schema_key(framing.prefix_key(record.value or b"") if told is None else told))
+
+    def _text(self, key: SchemaKey) -> SchemaText:
+        return self._source.by_id(key) if isinstance(key, int) else self._source.by_guid(key)
+
     def _plan(self, key: bytes) -> Plan:
         """The plan for the schema that a prefix or a header names, from memory or from the source.
 
@@ -178,7 +186,7 @@ class AvroCodec:
             return known
         schema_id = framing.schema_key(key)
         self._check_usable(schema_id)
-        text = self._source.by_id(schema_id) if isinstance(schema_id, int) else self._source.by_guid(schema_id)
+        text = self._text(schema_id)
         if text.kind != "AVRO":
             raise RecordError(Reason.SCHEMA_INCOMPATIBLE, f"schema {schema_id} is of type {text.kind}, not AVRO")
         made = plan(schema_id, self._parsed(schema_id, text), self._readers, self._classes)

@@ -1,0 +1,118 @@
+"""Letters with all their bytes, as values that become lines of JSON; read in steps that fit into memory.
+
+What is exported is what stood there at the start: letters that come meanwhile are not in it. An export shows payloads,
+so it needs a reason and has two lines in the audit: one before the first letter is read, one with the count at the end.
+One that breaks off has only the first.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from ..inbox import audit
+from ..inbox.event import Headers
+from ..inbox.failure_rows import Failure
+from ..inbox.finding import failure_of
+from ..inbox.store import Store
+from .acting import Errand, chosen, place_of
+from .permission import Act, Permit, Place, ask, everybody
+from .selection import Entry
+
+EXPORT: Final = "dlq_export"
+
+ROWS_MAX: Final = 500
+"""Letters without their values that are looked at in one step: below a megabyte."""
+
+STEP_BYTES_MAX: Final = 8_000_000
+"""Values in memory at once; one that is larger comes alone."""
+
+
+async def export(store: Store, errand: Errand, permit: Permit = everybody) -> AsyncGenerator[dict[str, Any]]:
+    """The letters of the errand, oldest first. Those that the actor has no permission for are left out.
+
+    Raises:
+        NotPermitted: the actor may not; that is audited.
+    """
+    wanted = errand.filter
+    act = Act(EXPORT, errand.actor, errand.reason, {"filter": None if wanted is None else str(wanted)})
+    place = (
+        Place("") if wanted is None else Place(wanted.consumer or "", wanted.handler or "", wanted.tenant, wanted.brand)
+    )
+    await ask(store, permit, act, place)
+    f = store.tables.failure.c
+    async with store.transaction() as conn:
+        newest: int = (await conn.execute(sa.select(sa.func.coalesce(sa.func.max(f.id), 0)))).scalar_one()
+        await audit.write(conn, store.tables, act.line(place))
+    n, after, more = 0, 0, True
+    while more and after < newest:
+        async with store.look() as conn:
+            found, _, more = await chosen(conn, store.tables, errand, after, ROWS_MAX)
+        after = max((entry.id for entry in found), default=newest)
+        mine = [entry for entry in found if entry.id <= newest and permit(errand.actor, EXPORT, place_of(entry))]
+        for batch in _batches(mine):
+            for row, entry in await _rows(store, batch):
+                n += 1
+                yield exported(row, entry)
+    async with store.transaction() as conn:
+        await audit.write(conn, store.tables, Act(EXPORT, errand.actor, errand.reason, {"exported": n}).line(place))
+
+
+def _batches(found: Sequence[Entry]) -> list[list[Entry]]:
+    """In their order, each with as many as fit into memory together."""
+    batches: list[list[Entry]] = []
+    room = 0
+    for entry in found:
+        size = entry.value_bytes or 0
+        if not batches or size > room:
+            batches.append([])
+            room = STEP_BYTES_MAX
+        batches[-1].append(entry)
+        room -= size
+    return batches
+
+
+async def _rows(store: Store, batch: Sequence[Entry]) -> list[tuple[Failure, Entry]]:
+    """As they stand now: one that is gone meanwhile was handled, and is no letter any more."""
+    f, entries = store.tables.failure, {entry.id: entry for entry in batch}
+    async with store.look() as conn:
+        rows = await conn.execute(sa.select(f).where(f.c.id.in_(sorted(entries))).order_by(f.c.id))
+        return [(row, entries[row.id]) for row in map(failure_of, rows.mappings())]
+
+
+def exported(row: Failure, entry: Entry) -> dict[str, Any]:
+    """One letter as plain values: times in ISO 8601, bytes in base64, ids in hex."""
+    fields = {name: _plain(value) for name, value in asdict(entry).items()}
+    return fields | {
+        "state": row.state.value,
+        "key_base64": _base64(row.key),
+        "value_base64": _base64(row.value),
+        "edited_value_base64": _base64(row.edited_value),
+        "headers": _headers(row.record.headers),
+        "timestamp_ms": row.timestamp_ms,
+        "timestamp_type": row.timestamp_type,
+        "schema_id": row.schema_id,
+    }
+
+
+def _headers(headers: Headers) -> list[dict[str, str | None]]:
+    """In their order; a name that UTF-8 does not have is escaped."""
+    return [
+        {"name": name.encode("utf-8", "backslashreplace").decode(), "value_base64": _base64(value)}
+        for name, value in headers
+    ]
+
+
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        return value.astimezone(datetime.UTC).isoformat()
+    return value.hex() if isinstance(value, bytes) else value
