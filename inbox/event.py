@@ -104,7 +104,10 @@ class Event(Generic[T]):
     In a unit test of a handler write `Event(value)`: all else has a default.
     """
 
-    __slots__ = ("_correlation_id", "_id", "brand", "event_id", "payload_hash", "record", "tenant", "type", "value")
+    __slots__ = (
+        *("_correlation_id", "_id", "_operation_id", "brand", "event_id", "payload_hash", "record", "tenant", "type"),
+        "value",
+    )
 
     def __init__(
         self,
@@ -127,6 +130,7 @@ class Event(Generic[T]):
         self.tenant = tenant
         self.brand = brand
         self._correlation_id = correlation_id
+        self._operation_id: str | None = None
 
     @property
     def id_text(self) -> str:
@@ -179,8 +183,19 @@ class Event(Generic[T]):
 
     @property
     def operation_id(self) -> str:
-        """The business operation that a repeat of this event is a repeat of: the event's id."""
-        return self.id_text
+        """The business operation that a repeat of this event is a repeat of: the event's id, unless a replay of it
+        was asked to be another one.
+        """
+        return self.id_text if self._operation_id is None else self._operation_id
+
+    def as_run(self, claimed_by: bytes | None, operation_id: str) -> Event[T]:
+        """The same event in a forced or repaired run, which is claimed by an identity of its own; or as another
+        operation.
+        """
+        if claimed_by is not None:
+            self.event_id = claimed_by
+        self._operation_id = operation_id
+        return self
 
     def __repr__(self) -> str:
         return f"Event({self.type or '?'} {self.topic}/{self.partition}@{self.offset})"

@@ -22,6 +22,9 @@ from .tables import Tables
 ANY_COUNT: Final = 2**31 - 1
 """More partitions than any topic has: modulo it, a home stays what it is."""
 
+ANY_BYTES: Final = 2**62
+"""More payload than any row of the table could have."""
+
 
 async def pick(
     conn: AsyncConnection,
@@ -32,6 +35,7 @@ async def pick(
     now: datetime.datetime,
     limit: int,
     busy: Collection[int] = (),
+    bytes_max: int = ANY_BYTES,
 ) -> list[Failure]:
     """What may be taken up now: queued, due, at home in `homes`, and the first of its lane or alone.
 
@@ -39,7 +43,8 @@ async def pick(
     on already: their lanes are left out, also where a replay has put an earlier row before the one in work.
 
     A home's partition is taken modulo the topic's present count, where that is given, so that no row is without an
-    owner after a topic was made anew with fewer.
+    owner after a topic was made anew with fewer. At most `bytes_max` of payload come back, and the first row whatever
+    it holds.
     """
     if not homes or not handler_ids:
         return []
@@ -55,6 +60,7 @@ async def pick(
             "now": now,
             "limit": limit,
             "some": limit + len(busy),
+            "bytes_max": bytes_max,
         },
     )
     return [failure_of(row) for row in rows.mappings()]
@@ -114,7 +120,14 @@ _PICK: Final = """
                       AND f.state = 'queued' AND f.alone AND f.due <= :now
                     ORDER BY f.home_partition, f.due LIMIT CAST(:some AS int))) f
             WHERE a.alone)
-    SELECT f.* FROM ready CROSS JOIN LATERAL (SELECT * FROM {failure} f WHERE f.id = ready.id LIMIT 1) f
-     WHERE NOT EXISTS (SELECT FROM busy b WHERE b.handler = f.handler AND b.topic = f.topic AND b.lane = f.lane)
-     ORDER BY f.due, f.id LIMIT CAST(:limit AS int)
+    SELECT f.* FROM (
+           SELECT f.id, f.due, sum(f.n) OVER (ORDER BY f.due, f.id) - f.n AS before FROM ready
+            CROSS JOIN LATERAL (SELECT id, due, handler, topic, lane, octet_length(headers)
+                                     + COALESCE(octet_length(value), 0) + COALESCE(octet_length(edited_value), 0) AS n
+                                  FROM {failure} f WHERE f.id = ready.id LIMIT 1) f
+            WHERE NOT EXISTS (SELECT FROM busy b WHERE b.handler = f.handler AND b.topic = f.topic AND b.lane = f.lane)
+            ORDER BY f.due, f.id LIMIT CAST(:limit AS int)) r
+     CROSS JOIN LATERAL (SELECT * FROM {failure} f WHERE f.id = r.id LIMIT 1) f
+     WHERE r.before < CAST(:bytes_max AS bigint)
+     ORDER BY r.due, r.id
 """

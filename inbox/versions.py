@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .tables import Tables
+
+RUNS_FROM: Final = 1 << 30
+"""Versions from here on are runs: half of what the column holds, and nobody declares a version of a billion."""
+
+
+def run_version(number: int) -> int:
+    """The version that the claims and rows of a run (a backfill, by its number) carry beside those of the live one.
+
+    >>> run_version(7) - RUNS_FROM, is_run(run_version(7)), is_run(7)
+    (7, True, False)
+    """
+    assert 0 <= number < RUNS_FROM, "a billion runs"
+    return RUNS_FROM + number
+
+
+def is_run(version: int) -> bool:
+    """Whether it is a run's, and no declared version."""
+    return version >= RUNS_FROM
 
 
 class Changed(NamedTuple):

@@ -11,7 +11,7 @@ to every handler that takes its type: it becomes one queued row for each of them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, final
 
@@ -19,20 +19,15 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Burial
-from ...dlq.fates import ForReview, Later
 from ...dlq.policy import FailurePolicy
 from ...dlq.reporting import (
     COMMAND,
     PROJECTION,
     RECORD,
-    report_dead,
-    report_done,
-    report_parked,
     report_skipped,
-    report_unknown,
 )
 from ...dlq.retry import RetryState
-from ...inbox import audit, claim, failure, fence, outbox
+from ...inbox import claim, failure, fence, outbox
 from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, OwnershipLost, RecordError
 from ...inbox.event import Event, Partition
@@ -42,15 +37,20 @@ from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead, FinalStatus, Reason
-from ...inbox.points import Point, Writes, reach
+from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
+from ...inbox.versions import is_run
 from ...projections.batch import BoundProjection, Projected
 from ..intake import EventIntake
 from .attempts import Attempts, Subject
 from .commands import BoundCommand, CommandRunner
-from .completion import COMMAND_VERSION, Fate, conflict_fate
+from .completion import COMMAND_VERSION, conflict_fate
 from .dependencies import Dependencies
 from .repeats import CONFLICT
+from .row_batches import BATCH_BYTES_MAX, BATCH_ROWS_MAX, RowBatches
+from .row_ends import ConflictMet, RowEnds, Taken
+from .row_groups import RowGroups
+from .taking_up import event_of_row
 from .turns import Alone, Turn, at_once, beside
 
 log = structlog.get_logger(__name__)
@@ -65,11 +65,10 @@ LOOK_MIN_S: Final = 0.02
 """Whatever ends or is parked asks for a look: fifty of them a second are enough."""
 
 ROWS_MAX: Final = 100
-"""Rows taken up at once: the slow way shares the pool with the fast one."""
+"""Rows taken up at once by themselves: the slow way shares the pool with the fast one."""
 
-
-class ConflictMet(Exception):
-    """The event's id was claimed by a record with other bytes while its row waited."""
+ROWS_BESIDE: Final = 20
+"""Rows of a batch that go on by themselves, at a time: they fail for good, most of them."""
 
 
 @final
@@ -103,11 +102,14 @@ class SlowWay:
         self._projections = projections
         self._runner = runner
         self._attempts = attempts
-        self._burial = burial
         self._dependencies = dependencies
         self._meter = meter
         self._clock = clock
-        self._wrote_outbox = wrote_outbox
+        self._ends = RowEnds(store, consumer, self._names, self._policy_of, burial, meter, clock, wrote_outbox)
+        self._groups = RowGroups(store, self._ends)
+        self._batches = RowBatches(store, holdings, intake, self._ends, meter, clock)
+        self._batched: dict[int, frozenset[int]] = {}
+        """The rows that are worked in batches, by their projection."""
         self._running: dict[int, asyncio.Task[None]] = {}
         self._homes: dict[int, Partition] = {}
         self._wake = asyncio.Event()
@@ -154,16 +156,32 @@ class SlowWay:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
-                for row in await self._look():
-                    if self._is_suspect(row):  # before its task is there: nobody who wants to be alone waits for it
-                        self._apart.add(row.id)
-                    task = group.create_task(self._take_up(row))
-                    self._running[row.id] = task
-                    self._homes[row.id] = row.home
-                    task.add_done_callback(lambda _, row_id=row.id: self._is_over(row_id))
+                for rows in await self._look():
+                    if len(rows) > 1:
+                        self._start(group.create_task(self._take_up_many(rows)), rows)
+                        continue
+                    if self._is_suspect(
+                        rows[0]
+                    ):  # before its task is there: whoever wants to be alone waits not for it
+                        self._apart.add(rows[0].id)
+                    self._start(group.create_task(self._take_up(rows[0])), rows)
                 await asyncio.sleep(LOOK_MIN_S)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), LOOK_S)
+
+    def _start(self, task: asyncio.Task[None], rows: Sequence[Failure]) -> None:
+        for row in rows:
+            self._running[row.id] = task
+            self._homes[row.id] = row.home
+        if len(rows) > 1:
+            self._batched[rows[0].handler] = frozenset(row.id for row in rows)
+        task.add_done_callback(lambda _: self._are_over(rows))
+
+    def _are_over(self, rows: Sequence[Failure]) -> None:
+        for row in rows:
+            self._is_over(row.id)
+        if len(rows) > 1:
+            self._batched.pop(rows[0].handler, None)
 
     def _is_over(self, row_id: int) -> None:
         self._running.pop(row_id, None)
@@ -176,31 +194,53 @@ class SlowWay:
         holding = self._holdings.current(row.home)
         return row.reason == Reason.KILLED_PROCESS or (holding is not None and row.id in holding.suspect_rows)
 
-    async def _look(self) -> list[Failure]:
-        room = ROWS_MAX - len(self._running)
+    async def _look(self) -> list[list[Failure]]:
+        """What to take up now: rows that are worked together, and rows by themselves."""
         homes = [holding.partition for holding in self._holdings]
-        if self._quiet or self._held or room <= 0 or not homes:
+        if self._quiet or self._held or not homes:
             return []
         try:
             async with self._store.look() as conn:
-                rows = await self._pick(conn, homes, room)
-            await self._note(rows)
+                rows = await self._pick(conn, homes)
+            await self._note([row for together in rows for row in together])
             return [] if self._held else rows  # held meanwhile: they are looked for again
         except STORE_ERRORS as error:
             log.warning("slow_way_waits", error=type(error).__name__)
             return []
 
-    async def _pick(self, conn: AsyncConnection, homes: list[Partition], room: int) -> list[Failure]:
+    async def _pick(self, conn: AsyncConnection, homes: list[Partition]) -> list[list[Failure]]:
         """Rows of handlers whose breaker is closed; where one of the others may be tried, that one by itself."""
-        breakers, busy, now = self._runner.breakers, tuple(self._running), self._clock.now()
-        tables, handlers = self._store.tables, [*self._commands, *self._projections, self._handler_ids[RESERVED]]
+        breakers, now, tables = self._runner.breakers, self._clock.now(), self._store.tables
+        batched = frozenset[int]().union(*self._batched.values())
+        busy = tuple(row_id for row_id in self._running if row_id not in batched)
+        handlers = [*self._commands, *self._projections, self._handler_ids[RESERVED]]
         for handler_id in handlers:
-            if breakers.is_due(name := self._names[handler_id]):
+            if handler_id not in self._batched and breakers.is_due(name := self._names[handler_id]):
                 rows = await failure.pick(conn, tables, [handler_id], homes, {}, now, 1, busy=busy)
                 if rows and breakers.take_try(name):
-                    return rows
+                    return [rows]
         free = [handler_id for handler_id in handlers if not breakers.is_open(self._names[handler_id])]
-        return await failure.pick(conn, tables, free, homes, {}, now, room, busy=busy)
+        singles = [handler_id for handler_id in free if handler_id not in self._projections]
+        found: list[list[Failure]] = []
+        if (room := ROWS_MAX - len(busy)) > 0:
+            found += [[row] for row in await failure.pick(conn, tables, singles, homes, {}, now, room, busy=busy)]
+        projections = [
+            handler_id for handler_id in free if handler_id in self._projections.keys() - self._batched.keys()
+        ]
+        some = ROWS_MAX if any(holding.after_crash for holding in self._holdings) else BATCH_ROWS_MAX
+        there = await failure.pick(conn, tables, projections, homes, {}, now, 1, busy=busy) if projections else []
+        for handler_id in projections if there else ():
+            rows = await failure.pick(
+                conn, tables, [handler_id], homes, {}, now, some, busy=busy, bytes_max=BATCH_BYTES_MAX
+            )
+            found += self._together(rows)
+        return found
+
+    def _together(self, rows: list[Failure]) -> list[list[Failure]]:
+        """One projection's rows: those that may end in one transaction, and the others."""
+        alike = [row for row in rows if not (self._is_suspect(row) or is_run(row.version))]
+        apart = [[row] for row in rows if row not in alike] if len(alike) < len(rows) else []
+        return [*([alike] if alike else []), *apart]
 
     async def _note(self, rows: list[Failure]) -> None:
         """After an unclean end it is written down which rows are in hand, once for each look that finds any.
@@ -217,6 +257,22 @@ class SlowWay:
                     conn, self._store.tables, self._consumer, holding.partition, holding.fence_epoch,
                     in_hand | holding.suspect_rows,
                 )  # fmt: skip
+
+    async def _take_up_many(self, rows: list[Failure]) -> None:
+        """Rows of one projection; what cannot end with the others goes by itself, some of them at a time."""
+        bound = self._projections[rows[0].handler]
+        single: list[Failure] = []
+        try:
+            single = await self._batches.work(bound, rows)
+        except OwnershipLost:
+            self._meter.lost(len(rows))
+        except DependencyError as error:
+            await self._dependencies.wait(error.dependency)
+        except STORE_ERRORS as error:
+            log.warning("rows_again", handler=bound.name, error=type(error).__name__)
+        for start in range(0, len(single), ROWS_BESIDE):
+            if not (self._quiet or self._held or self._runner.breakers.is_open(bound.name)):
+                await asyncio.gather(*[self._take_up(row) for row in single[start : start + ROWS_BESIDE]])
 
     # --------------------------------------------------------------------------------------------------- one row
 
@@ -241,74 +297,76 @@ class SlowWay:
 
     async def give_up(self, row: Failure, holding: Holding, dead: Dead) -> None:
         """The row killed the process again; no handler is asked."""
-        await self._end_as(row, holding, self._names[row.handler], dead, row.attempts + 1)
+        await self._ends.end_as(row, holding, dead, row.attempts + 1)
 
     async def _handle(self, row: Failure, holding: Holding) -> None:
         name = self._names[row.handler]
         try:
-            event, route = await asyncio.to_thread(self._intake.event_of, row.record)
+            if name == RESERVED:
+                event, route = await asyncio.to_thread(self._intake.event_of, row.repaired)
+            else:
+                event, route = await asyncio.to_thread(event_of_row, self._intake, row)
         except RecordError as error:
-            await self._end_as(row, holding, name, Dead(error.reason, str(error)), row.attempts + 1)
+            await self._ends.end_as(row, holding, Dead(error.reason, str(error)), row.attempts + 1)
             return
         try:
             if name == RESERVED:
                 await self._hand_out(row, holding, event, (*sorted(route.projections), *route.lanes))
             elif (bound := self._projections.get(row.handler)) is not None:
-                await self._project(row, holding, bound, event)
+                await self._project(Taken(row, holding, event, _claimed_by(row, bound)), bound)
             else:
-                await self._command(row, holding, self._commands[row.handler], event)
+                command = self._commands[row.handler]
+                await self._command(Taken(row, holding, event, (command.handler_id, COMMAND_VERSION)), command)
         except ConflictMet:
             fate = conflict_fate(CONFLICT, self._policy_of(row.handler), row.attempts + 1)
-            await self._end_as(row, holding, name, fate, row.attempts + 1)
+            await self._ends.end_as(row, holding, fate, row.attempts + 1)
 
-    async def _command(self, row: Failure, holding: Holding, bound: BoundCommand, event: Event[Any]) -> None:
+    async def _command(self, one: Taken, bound: BoundCommand) -> None:
         async def finish(conn: AsyncConnection) -> None:
-            await self._complete(conn, row)
+            await self._ends.claim_received(conn, one)
+            await self._ends.complete_one(conn, one)
 
-        await self._turn(bound.command.name, lambda: self._held and row.id not in self._apart)
-        name, started = bound.command.name, self._clock.monotonic_s()
-        ended, attempts = await self._runner.settle(bound, holding, event, finish, row.id, self._history(row))
+        row, name = one.row, bound.command.name
+        await self._turn(name, lambda: self._held and row.id not in self._apart)
+        started_s = self._clock.monotonic_s()
+        ended, attempts = await self._runner.settle(bound, one.holding, one.event, finish, row.id, self._history(row))
         if ended.fate is not None:
-            if isinstance(ended.fate, Dead) and not self._runner.breakers.admits_now(bound.command.name):
+            if isinstance(ended.fate, Dead) and not self._runner.breakers.admits_now(name):
                 return  # held back by its breaker: it is still queued, and taken up again
-            await self._end_as(row, holding, name, ended.fate, attempts)
+            await self._ends.end_as(row, one.holding, ended.fate, attempts)
             return
-        if not ended.claimed:
-            async with self._store.transaction(Writes.ROW, name) as conn:
-                await self._open(conn, row, holding)
-                mine = await self._claim(conn, row, (bound.handler_id, COMMAND_VERSION), event)
-                await finish(conn)
-                if mine:
-                    await outbox.put(conn, self._store.tables, list(ended.outgoing))
-        self._done(event, name, COMMAND, started, FinalStatus.SKIPPED if ended.skipped else FinalStatus.COMPLETED)
+        if not ended.claimed or ended.repeat:
+            await self._groups.end(one, ended.outgoing)
+        self._ends.done([one], COMMAND, started_s, FinalStatus.SKIPPED if ended.skipped else FinalStatus.COMPLETED)
 
-    async def _project(self, row: Failure, holding: Holding, bound: BoundProjection, event: Event[Any]) -> None:
+    async def _project(self, one: Taken, bound: BoundProjection) -> None:
         async def attempt(*, run: bool = True) -> bool:
             async with self._store.transaction(Writes.ROW, bound.name) as conn:
-                await self._open(conn, row, holding)
+                await self._ends.open(conn, [one])
                 projected = Projected()
-                if await self._claim(conn, row, bound.key, event) and run:
-                    projected = await bound.run([event], conn)
-                await self._complete(conn, row)
+                mine = await self._ends.claim_one(conn, one)
+                if mine and run:
+                    projected = await bound.run([one.event], conn)
+                await self._ends.complete_one(conn, one, repeat=not mine)
                 await outbox.put(conn, self._store.tables, list(projected.outgoing))
             if projected.stale:
                 self._meter.stale(bound.name, projected.stale)
             return True
 
-        started = self._clock.monotonic_s()
-        subject = Subject(bound.name, PROJECTION, event, bound.projection.policy)
-        settled = await self._attempts.until_settled(subject, attempt, self._history(row))
+        started_s = self._clock.monotonic_s()
+        subject = Subject(bound.name, PROJECTION, one.event, bound.projection.policy)
+        settled = await self._attempts.until_settled(subject, attempt, self._history(one.row))
         if settled.fate is not None:
             if isinstance(settled.fate, Dead) and not self._runner.breakers.admits_now(bound.name):
                 return
-            await self._end_as(row, holding, bound.name, settled.fate, settled.attempts)
+            await self._ends.end_as(one.row, one.holding, settled.fate, settled.attempts)
             return
         status = FinalStatus.COMPLETED
         if settled.skipped is not None:
-            report_skipped(event, bound.name, PROJECTION, settled.skipped, settled.attempts)
+            report_skipped(one.event, bound.name, PROJECTION, settled.skipped, settled.attempts)
             await attempt(run=False)
             status = FinalStatus.SKIPPED
-        self._done(event, bound.name, PROJECTION, started, status)
+        self._ends.done([one], PROJECTION, started_s, status)
 
     def _history(self, row: Failure) -> RetryState:
         """What the row tells of its attempts: those of this round count, a replay begins a new one."""
@@ -328,9 +386,9 @@ class SlowWay:
 
     async def _hand_out(self, row: Failure, holding: Holding, event: Event[Any], names: tuple[str, ...]) -> None:
         """A record that can be read by now: one queued row for each handler of its type."""
-        now = self._clock.now()
+        now, taken = self._clock.now(), Taken(row, holding, event, (row.handler, COMMAND_VERSION))
         async with self._store.transaction(Writes.HAND_OUT) as conn:
-            await self._hold(conn, row, holding)
+            await self._ends.hold(conn, row, holding)
             rows = [
                 queued_row(
                     Place(self._handler_ids[name], self._version(name), row.incarnation), event,
@@ -344,94 +402,14 @@ class SlowWay:
             mine = [(row.event_id, row.payload_hash8)]
             await claim.claim(conn, self._store.tables, row.handler, COMMAND_VERSION, mine, optimistic=False)
             await failure.put(conn, self._store.tables, rows, places)
-            await self._complete(conn, row)
-        self._done(event, RESERVED, RECORD, self._clock.monotonic_s())
+            await self._ends.complete_one(conn, taken)
+        self._ends.done([taken], RECORD, self._clock.monotonic_s())
 
     def _version(self, name: str) -> int:
         bound = self._projections.get(self._handler_ids[name])
         return COMMAND_VERSION if bound is None else bound.projection.version
 
-    # ------------------------------------------------------------------------------------------------- the pieces
 
-    async def _hold(self, conn: AsyncConnection, row: Failure, holding: Holding) -> None:
-        """Step 1."""
-        fences = {row.home: holding.fence_epoch}
-        if not await fence.hold(conn, self._store.tables, self._consumer, fences):
-            raise OwnershipLost(f"{row.home} is held by somebody else")
-
-    async def _open(self, conn: AsyncConnection, row: Failure, holding: Holding) -> None:
-        """Steps 1 to 3."""
-        await self._hold(conn, row, holding)
-        await failure.lock_lanes(conn, self._store.tables, [(row.id, row.row_version)])
-        await claim.lock_generations(conn, self._store.tables)
-
-    async def _claim(self, conn: AsyncConnection, row: Failure, key: tuple[int, int], event: Event[Any]) -> bool:
-        """Step 4: True where the event is ours to handle, False for a repeat. Raises ConflictMet."""
-        mine = [(event.event_id, event.payload_hash)]
-        claimed = await claim.claim(conn, self._store.tables, *key, mine, optimistic=False)
-        reach(Point.CLAIMED, self._names[row.handler])
-        if claimed.new is None or event.event_id in claimed.new:
-            return True
-        if claimed.taken.get(event.event_id, event.payload_hash) != event.payload_hash:
-            raise ConflictMet
-        self._meter.duplicates(self._names[row.handler], 1)
-        return False
-
-    async def _complete(self, conn: AsyncConnection, row: Failure) -> None:
-        """Step 6 and 7: the row is gone, what became of it stands in the audit."""
-        gone = await failure.complete(conn, self._store.tables, [(row.id, row.row_version)])
-        act = "completed" if gone else "completed_though_changed"
-        line = self._burial.audit_line(row, self._names[row.handler], act)
-        await audit.write(conn, self._store.tables, line)
-
-    async def _end_as(self, row: Failure, holding: Holding, name: str, fate: Fate, attempts: int) -> None:
-        """The row stays, as what became of it: dead once more, for a person to decide, or queued until it is due."""
-        async with self._store.transaction(Writes.VERDICT, name) as conn:
-            await self._hold(conn, row, holding)
-            seen = (row.id, row.row_version)
-            await failure.lock_lanes(conn, self._store.tables, [seen])
-            changed = await self._change(conn, row, name, fate, attempts)
-        if changed:
-            self._tell(row, name, fate, attempts)
-        self._wrote_outbox()
-
-    async def _change(self, conn: AsyncConnection, row: Failure, name: str, fate: Fate, attempts: int) -> bool:
-        """Steps 6 and 7. A dead one has a letter of its own: its id counts the replays."""
-        tables, seen, now = self._store.tables, (row.id, row.row_version), self._clock.now()
-        if isinstance(fate, Later):
-            return await failure.postpone(
-                conn, tables, seen, fate.verdict,
-                due=fate.due, attempts=fate.attempts, class_attempts=fate.class_attempts,
-                retrying_since=fate.retrying_since, now=now,
-            )  # fmt: skip
-        if isinstance(fate, ForReview):
-            return await failure.review(
-                conn, tables, seen, fate.verdict, attempts=fate.attempts, now=now, effect_id=fate.effect_id
-            )
-        holds = self._policy_of(row.handler).after_dead == "hold" and not row.alone
-        buried = await failure.bury(conn, tables, seen, Verdict.of(fate), attempts=attempts, now=now, holds=holds)
-        if buried:
-            await outbox.put(conn, tables, [self._burial.letter_again(row, name, fate, attempts, holds=holds)])
-        return buried
-
-    def _tell(self, row: Failure, name: str, fate: Fate, attempts: int) -> None:
-        event = Event(None, row.record, id_text=row.id_text)
-        if isinstance(fate, Dead):
-            self._meter.dead(name, fate.reason, 1)
-            report_dead(event, name, RECORD, fate, attempts)
-        elif isinstance(fate, ForReview):
-            self._meter.unknown(name, 1)
-            report_unknown(event, name, RECORD, fate.verdict, fate.attempts)
-        else:
-            report_parked(event, name, RECORD, fate.verdict, fate.attempts, fate.due)
-
-    def _done(
-        self, event: Event[Any], name: str, kind: str, started_s: float, status: FinalStatus = FinalStatus.COMPLETED
-    ) -> None:
-        duration_s = self._clock.monotonic_s() - started_s
-        if status is FinalStatus.SKIPPED:
-            self._meter.skipped(name, 1)
-        else:
-            self._meter.handled(name, 1, duration_s)
-        report_done(event, name, kind, status, duration_s)
-        self._wrote_outbox()
+def _claimed_by(row: Failure, bound: BoundProjection) -> tuple[int, int]:
+    """A row that a backfill left claims for its run: the live version claimed the event when it came."""
+    return (row.handler, row.version) if is_run(row.version) else bound.key
