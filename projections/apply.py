@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ..dlq.burial import Burial
 from ..dlq.guard import HandlerRaised
 from ..dlq.parked_limits import ParkedLimits
+from ..inbox import checkpoint
 from ..inbox.clock import Clock
 from ..inbox.event import Partition
 from ..inbox.faults import Fault, classify
@@ -34,7 +35,7 @@ from .batch import Batch, BoundProjection, Projected
 from .keeping import hidden
 from .rows import Rows
 from .settling import Breakers, ConflictsFound, NoBreakers, Settler
-from .steps import Steps
+from .steps import Mover, Steps
 
 Failed = list[tuple[BoundProjection, Exception]]
 """Projections that left the transaction, each with what it met."""
@@ -57,13 +58,17 @@ class Applier:
         wrote_outbox: Callable[[], None],
         breakers: Breakers | None = None,
         limits: ParkedLimits | None = None,
+        move: Mover = checkpoint.move,
     ) -> None:
+        """`move` is given where the batches' progress stands elsewhere than in the handlers' checkpoints."""
         self._store = store
         self._consumer = consumer
         self._projections = sorted(projections, key=lambda bound: bound.key)
         self._holdings = holdings
         self._breakers = breakers or NoBreakers()
-        self._steps = Steps(store, consumer, holdings, Rows(burial, meter, clock), meter, clock, wrote_outbox, limits)
+        self._steps = Steps(
+            store, consumer, holdings, Rows(burial, meter, clock), meter, clock, wrote_outbox, limits, move
+        )
         self._settler = Settler(store, self._steps, meter, clock, ping, self._breakers)
         self._lock = asyncio.Lock()
 

@@ -36,6 +36,8 @@ class Projection:
     deadline_s: float = PROJECTION_DEADLINE_S
     policy: FailurePolicy = CONTINUE
     renamed_from: str | None = None
+    only_if_newer: bool = False
+    """Its writes are guarded: an event that comes behind a later one of its key changes nothing."""
 
     def accepts(self, type_name: str, value_type: type) -> bool:
         """Whether events of this type are for this projection (a tombstone is for every projection)."""

@@ -11,7 +11,7 @@ place empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -28,6 +28,7 @@ from ..inbox.meter import Meter
 from ..inbox.moving import judge
 from ..inbox.points import Point, reach
 from ..inbox.store import Store
+from ..inbox.tables import Tables
 from .attempt import Attempt, Share
 from .batch import BoundProjection
 from .fates import BEHIND, NO_VERDICTS, Died, Fate, Lane, Later, Verdicts, in_order, is_conflict
@@ -36,6 +37,10 @@ from .verdicts import Admitted, admit, in_batch_order
 
 LIMIT: Final = "parked_limit"
 """With the handler's name behind it: what its batches wait for where too many of its events wait already."""
+
+
+Mover = Callable[[AsyncConnection, Tables, Sequence[checkpoint.Move]], Awaitable[list[checkpoint.Mismatch]]]
+"""Lock order 8: moves the batch's checkpoints, and gives back those that stood elsewhere."""
 
 
 @final
@@ -52,6 +57,7 @@ class Steps:
         clock: Clock,
         wrote_outbox: Callable[[], None],
         limits: ParkedLimits | None = None,
+        move: Mover = checkpoint.move,
     ) -> None:
         self._tables = store.tables
         self._failing = store.failing
@@ -62,6 +68,7 @@ class Steps:
         self._clock = clock
         self._wrote_outbox = wrote_outbox
         self._limits = limits
+        self._move = move
         self._optimistic = True
 
     # -------------------------------------------------------------------------------------------------------- 1 to 3
@@ -195,7 +202,7 @@ class Steps:
         attempt.moves = [
             move for result in attempt.results for move in attempt.batch.moves(result.bound, attempt.holdings)
         ]
-        judge(await checkpoint.move(conn, self._tables, attempt.moves), len(attempt.moves))
+        judge(await self._move(conn, self._tables, attempt.moves), len(attempt.moves))
 
     async def _put(self, conn: AsyncConnection, attempt: Attempt) -> None:
         aside = [

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar, cast, final
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigEntry, ConfigResource
@@ -73,6 +73,34 @@ class Admin:
         low = self._list_offsets(partitions, EarliestSpec())
         high = self._list_offsets(partitions, LatestSpec())
         return {p: (self._offset(low[p]), self._offset(high[p])) for p in partitions}
+
+    def offsets_at(self, partitions: Sequence[Partition], time_ms: int) -> dict[Partition, int | None]:
+        """The first offset of each whose record is of this time (ms since 1970) or later; None where none is."""
+        found = self._list_offsets(partitions, OffsetSpec.for_timestamp(time_ms)) if partitions else {}
+        return {p: offset if (offset := self._offset(found[p])) >= 0 else None for p in partitions}
+
+    def cluster_id(self) -> str:
+        """What the cluster calls itself; empty where it does not tell."""
+        try:
+            return str(self._client.list_topics(timeout=ANSWER_MAX_S).cluster_id or "")
+        except KafkaException as error:
+            raise TransientError(f"the cluster does not answer: {error.args[0].str()}") from error
+
+    def members(self, group: str) -> int:
+        """How many live members the group has; 0 where there is no such group."""
+        if self._asks_a_mock():
+            return 0
+        described = cast(
+            "Mapping[str, Future[Any]]",
+            self._client.describe_consumer_groups([group], request_timeout=ANSWER_MAX_S),
+        )
+        try:
+            return len(described[group].result().members)
+        except KafkaException as raised:
+            error = raised.args[0]
+            if error.code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return 0
+            raise TransientError(f"the group's coordinator does not answer: {error.str()}") from raised
 
     def describe(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
         """See `Cluster`."""

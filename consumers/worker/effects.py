@@ -50,13 +50,20 @@ class Effects:
         declared: Mapping[str, Effect],
         consumer: str,
         named: Mapping[str, Collection[str]] = NAMES_NONE,
+        *,
+        fenced: bool = True,
     ) -> None:
-        """`named`: the effects that a command says it makes; one that is not in there may make any."""
+        """`named`: the effects that a command says it makes; one that is not in there may make any.
+
+        `fenced`: its intents are written under the consumer's own fence. Who handles events beside their owner does
+        without: of two intents of one call the ledger takes one, whoever writes them.
+        """
         self.ledger = ledger
         self.consumer = consumer
         self._declared = declared
         self._named = named
         self._until_s: float | None = None
+        self.fenced = fenced
 
     def quiet(self, budget_s: float) -> None:
         """The process ends in so many seconds: no call is begun that might outlast it."""
@@ -120,7 +127,7 @@ class EffectDesk:
             owner = self._owner = Owner(
                 f"{consumer}/{self._command}",
                 f"#{self._handler_id}",
-                home=Home(consumer, holding.partition, holding.fence_epoch),
+                home=Home(consumer, holding.partition, holding.fence_epoch) if self._effects.fenced else None,
                 origin=Origin(consumer, Partition(event.topic, event.partition), event.offset, event.timestamp),
                 event_id=event.event_id,
                 tenant=event.tenant,

@@ -23,26 +23,24 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.breakers import DeadBreakers
-from ...dlq.burial import Burial, Buried, letters_of
-from ...dlq.reporting import RECORD, report_dead
-from ...inbox import claim, failure, fence, lanes, outbox
+from ...dlq.burial import Burial
+from ...inbox import claim, fence, lanes
 from ...inbox.errors import OwnershipLost
 from ...inbox.event import Event, Partition
-from ...inbox.failure_rows import Place
 from ...inbox.faults import Fault, classify
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
 from ...inbox.identity import key_hash16
 from ...inbox.meter import Meter
-from ...inbox.outcome import Dead, Reason
+from ...inbox.outcome import Reason
 from ...inbox.points import Point, Writes, reach
 from ...inbox.scope import Scope
 from ...inbox.store import STORE_ERRORS, Store
-from ..client.ports import Chunk, Part, Rejected
+from ..client.ports import Chunk, Part
 from ..engine.signals import Delivered, Reached, Slice
-from ..intake import scope_of
 from .completion import COMMAND_VERSION
 from .parked_keys import Lane, ParkedKeys
+from .rejects import RejectRows
 
 log = structlog.get_logger(__name__)
 
@@ -76,10 +74,9 @@ class Receiver:
     ) -> None:
         self._store = store
         self._consumer = consumer
-        self._scope = scope
         self._handler_ids = handler_ids
         self._holdings = holdings
-        self._burial = burial
+        self._rows = RejectRows(burial, scope, handler_ids, meter)
         self._meter = meter
         self._wait_for = wait_for
         self._hand_on = hand_on
@@ -186,38 +183,14 @@ class Receiver:
         holding = self._holdings.current(part.partition, part.epoch)
         if holding is None:
             return True  # dropped meanwhile: the engine will drop the slice too
-        reserved = self._handler_ids[RESERVED]
         async with self._store.transaction(Writes.REJECTS) as conn:
             fences = {part.partition: holding.fence_epoch}
             if not await fence.hold(conn, self._store.tables, self._consumer, fences):
                 return False
-            place = Place(reserved, COMMAND_VERSION, holding.incarnation)
-            buried = [self._reject(place, reject) for reject in part.taken.rejects]
-            places = await failure.draw_places(conn, self._store.tables, [row for row, _ in buried])
-            fresh = await self._without_claimed(conn, reserved, buried)
-            puts = await failure.put(conn, self._store.tables, [row for row, _ in fresh], places)
-            await outbox.put(conn, self._store.tables, letters_of(puts, fresh))
+            written = await self._rows.write(conn, self._store.tables, part.taken.rejects, holding.incarnation)
         self._wrote_letters()
-        made = {pair.row.record_offset for pair, put in zip(fresh, puts, strict=True) if put.created}
-        for reject in part.taken.rejects:
-            if reject.record.offset not in made:
-                continue  # delivered again: its row and letter are there
-            self._meter.dead(RESERVED, reject.reason, 1)
-            report_dead(Event(None, reject.record), RESERVED, RECORD, Dead(reject.reason, reject.message))
+        self._rows.tell(written)
         return True
-
-    def _reject(self, place: Place, reject: Rejected) -> Buried:
-        tenant, brand = scope_of(reject.record, self._scope)
-        return self._burial.reject(
-            place, reject.record, Dead(reject.reason, reject.message), tenant=tenant, brand=brand
-        )
-
-    async def _without_claimed(self, conn: AsyncConnection, reserved: int, buried: list[Buried]) -> list[Buried]:
-        """Leave out records whose repair was handed out already: their positions are claimed."""
-        ids = [row.event_id for row, _ in buried]
-        known = await claim.probe(conn, self._store.tables, [(reserved, COMMAND_VERSION)], ids)
-        claimed = {key.event_id for key in known.claims}
-        return [pair for pair in buried if pair.row.event_id not in claimed]
 
     # ------------------------------------------------------------------------------------------------------ repeats
 

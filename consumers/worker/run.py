@@ -7,17 +7,16 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from typing import Any, Final, final
+from typing import Final, final
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Burial, SchemaIdOf
 from ...inbox import fence
 from ...inbox.clock import SteadyClock
 from ...inbox.database import Database
 from ...inbox.errors import RecordError, TransientError
-from ...inbox.event import Event, Record
+from ...inbox.event import Record
 from ...inbox.holding import Holdings
 from ...inbox.ledger import Ledger
 from ...inbox.points import Writes
@@ -25,8 +24,7 @@ from ...inbox.provider_breakers import is_provider
 from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.tables import tables
 from ...projections.apply import Applier
-from ...projections.batch import BoundProjection, Ran
-from ...projections.projection import Projection
+from ...projections.batch import BoundProjection
 from .. import letter_topics
 from ..app import App, Consumer
 from ..client.admin import Admin
@@ -40,12 +38,12 @@ from ..codecs.avro import Avro
 from ..codecs.codec import Codec
 from ..engine.engine import Engine
 from ..health import HealthBoard
-from ..injection import read_wants
 from ..intake import EventIntake
 from ..metrics import Metrics
 from ..routing import Router, stream_name, tracks_of
 from ..settings import Settings
 from .attempts import Attempts
+from .binding import bind
 from .brakes import Brakes
 from .commands import BoundCommand, CommandRunner
 from .committing import Committer, Raiser
@@ -54,13 +52,13 @@ from .completion import COMMAND_VERSION
 from .dependencies import Dependencies
 from .effects import Effects, asker, named_effects
 from .failed_rows import FailedRows
-from .handling import HandlerContext, Mediator
+from .handling import Mediator
 from .housekeeping import Housekeeping, learn_failing
 from .killed import Judge
 from .ownership import Binding, Ownership
 from .parked_keys import ParkedKeys
 from .progress import EngineProgress
-from .publishing import RECORD_BYTES_MAX, Encoder, Publication
+from .publishing import RECORD_BYTES_MAX, Encoder
 from .receiving import Receiver
 from .reconciling import Reconciler
 from .registering import Registered, refuse_missing, register
@@ -68,7 +66,6 @@ from .relaying import Relay
 from .slow_way import SlowWay
 from .suspects import Solo, Suspects
 from .topics import TopicWatch
-from .transaction import OpenTx
 from .watching import LoopWatch, Running
 from .worker import POSTGRESQL, Parts, Worker
 
@@ -169,7 +166,10 @@ class Assembly:
         )
         self._topics = TopicWatch(store, consumer, self._kafka, self._incarnations)
         commands = {c.name: BoundCommand(c, ids[c.name]) for c in consumer.commands.values()}
-        projections = [self._bind(projection) for projection in consumer.projections.values()]
+        projections = [
+            bind(projection, ids[projection.name], self._mediator, self._encoder, self._running)
+            for projection in consumer.projections.values()
+        ]
         appliers = self._appliers(projections)
         runner, attempts, parked = self._commands_way()
         raisers = self._raisers(appliers, commands)
@@ -272,22 +272,6 @@ class Assembly:
         for track, bound in commands.items():
             raisers[track] = _lane_raiser(self._completer, track, bound.handler_id)
         return raisers
-
-    def _bind(self, projection: Projection) -> BoundProjection:
-        wants = read_wants(projection.function)
-        mediator, encoder, running, name = self._mediator, self._encoder, self._running, projection.name
-
-        async def project(events: Sequence[Event[Any]], tx: AsyncConnection) -> Ran:
-            publication, open_tx = Publication(encoder, name, events[-1]), OpenTx(tx)
-            context = HandlerContext(events[-1], 1, open_tx, publication, events=events)
-            try:
-                with running.handling(name, events[0]):
-                    returned = await mediator.handle(projection.function, wants, (events, tx), context)
-            finally:  # a thread that runs on past its deadline must not write into what the others commit
-                await open_tx.seal()
-            return Ran(publication.outgoing, returned)
-
-        return BoundProjection(projection, self._registered.handler_ids[name], project)
 
     # ------------------------------------------------------------------------------------------------------ running
 
