@@ -27,9 +27,9 @@ REGISTER = "INSERT INTO tidegate.handler (consumer, name) VALUES ('{consumer}', 
 
 KEYS = """
     INSERT INTO tidegate.parked_key (handler, topic, key_hash, key, next_seq, waiting,
-                                     head_due, head_home_topic, head_home_partition)
+                                     head_seq, head_due, head_home_topic, head_home_partition)
     SELECT h.id, '{topic}', decode(k.hash, 'hex'), convert_to('parked-' || k.n, 'UTF8'), {each} + 1, {each},
-           now() + interval '1 hour', '{topic}', k.n % {partitions}
+           1, now() + interval '1 hour', '{topic}', k.n % {partitions}
       FROM tidegate.handler h, unnest('{{{hashes}}}'::text[]) WITH ORDINALITY k (hash, n)
      WHERE h.consumer = '{consumer}' AND h.name = '{handler}'
 """
