@@ -124,8 +124,7 @@ def breaker_table(m: sa.MetaData) -> sa.Table:
 def suspect_table(m: sa.MetaData) -> sa.Table:
     """What is handled alone (a record, or the failure row `failure_id` of one): written before it is touched.
 
-    `session_pid` and `session_start` are the database session that wrote it: while that one lives, its process does too
-    (frozen, or cut off), and `doubts` counts how often that was all there was to go by.
+    `deaths` counts the unclean ends at which it was found.
     """
     return sa.Table(
         "suspect",
@@ -136,9 +135,7 @@ def suspect_table(m: sa.MetaData) -> sa.Table:
         column("record_offset", Long),
         nullable("failure_id", Long),
         column("since", Time, "clock_timestamp()"),
-        column("session_pid", Int),
-        column("session_start", Time),
-        column("doubts", Long, "0"),
+        column("deaths", Long, "0"),
         key("suspect", "consumer", "topic", "partition"),
-        check("suspect", "numbers", "partition >= 0 AND record_offset >= 0 AND doubts >= 0"),
+        check("suspect", "numbers", "partition >= 0 AND record_offset >= 0 AND deaths >= 0"),
     )

@@ -6,7 +6,6 @@ touches the mark last.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import final
 
@@ -16,15 +15,6 @@ from .event import Partition
 from .tables import Tables
 
 
-class Witness(enum.Enum):
-    """What is known of the process that wrote a mark."""
-
-    GONE = "gone"
-    """The database session that wrote it has ended: so has the process, or its way to the database."""
-    ALIVE = "alive"
-    """It is still there: the process is frozen, or a pooler keeps the session for others."""
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Suspect:
@@ -32,9 +22,8 @@ class Suspect:
 
     record_offset: int
     failure_id: int | None
-    witness: Witness
-    doubts: int
-    """How often a takeover found it and its witness alive."""
+    deaths: int
+    """How often a takeover found it at an unclean end before."""
 
 
 async def mark(
@@ -43,15 +32,12 @@ async def mark(
     """This one is about to be handled alone. Takes the place of the partition's former mark."""
     await conn.execute(
         t.sql("""
-            INSERT INTO {suspect} AS s
-                   (consumer, topic, partition, record_offset, failure_id, session_pid, session_start)
-            SELECT :consumer, :topic, :partition, :record_offset, CAST(:failure_id AS bigint), a.pid, a.backend_start
-              FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
+            INSERT INTO {suspect} AS s (consumer, topic, partition, record_offset, failure_id)
+            VALUES (:consumer, :topic, :partition, :record_offset, CAST(:failure_id AS bigint))
             ON CONFLICT (consumer, topic, partition) DO UPDATE
-               SET record_offset = excluded.record_offset, failure_id = excluded.failure_id,
-                   since = excluded.since, session_pid = excluded.session_pid, session_start = excluded.session_start,
-                   doubts = CASE WHEN (s.record_offset, s.failure_id) IS NOT DISTINCT FROM
-                                      (excluded.record_offset, excluded.failure_id) THEN s.doubts ELSE 0 END
+               SET record_offset = excluded.record_offset, failure_id = excluded.failure_id, since = excluded.since,
+                   deaths = CASE WHEN (s.record_offset, s.failure_id) IS NOT DISTINCT FROM
+                                      (excluded.record_offset, excluded.failure_id) THEN s.deaths ELSE 0 END
         """),
         {**_place(consumer, partition), "record_offset": record_offset, "failure_id": failure_id},
     )
@@ -61,9 +47,7 @@ async def found(conn: AsyncConnection, t: Tables, consumer: str, partition: Part
     """The partition's mark, if one stands."""
     rows = await conn.execute(
         t.sql("""
-            SELECT s.record_offset, s.failure_id, s.doubts,
-                   EXISTS (SELECT FROM pg_stat_activity a
-                            WHERE a.pid = s.session_pid AND a.backend_start = s.session_start) AS alive
+            SELECT s.record_offset, s.failure_id, s.deaths
               FROM {suspect} s
              WHERE s.consumer = :consumer AND s.topic = :topic AND s.partition = :partition
         """),
@@ -72,14 +56,14 @@ async def found(conn: AsyncConnection, t: Tables, consumer: str, partition: Part
     row = rows.one_or_none()
     if row is None:
         return None
-    return Suspect(row.record_offset, row.failure_id, Witness.ALIVE if row.alive else Witness.GONE, row.doubts)
+    return Suspect(row.record_offset, row.failure_id, row.deaths)
 
 
-async def doubt(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition) -> None:
-    """It stood at an unclean end, but its witness lives: the next time counts, whatever the witness does."""
+async def count(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition) -> None:
+    """It stood at an unclean end."""
     await conn.execute(
         t.sql("""
-            UPDATE {suspect} SET doubts = doubts + 1
+            UPDATE {suspect} SET deaths = deaths + 1
              WHERE consumer = :consumer AND topic = :topic AND partition = :partition
         """),
         _place(consumer, partition),

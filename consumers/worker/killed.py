@@ -17,7 +17,7 @@ from ...dlq.burial import Burial, letters_of
 from ...dlq.reporting import RECORD, report_dead
 from ...inbox import checkpoint, claim, failure, fence, finding, outbox, suspects
 from ...inbox.errors import OwnershipLost
-from ...inbox.event import Event, Partition, Record
+from ...inbox.event import Event, Record
 from ...inbox.failure_rows import Failure, Place
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import HandlerVersion, Holding
@@ -27,15 +27,16 @@ from ...inbox.outcome import Dead, Reason
 from ...inbox.points import Writes
 from ...inbox.scope import Scope
 from ...inbox.store import Store
-from ...inbox.suspects import Suspect, Witness
+from ...inbox.suspects import Suspect
 from ..client.ports import ReaderPort
 from ..intake import scope_of
 from .completion import COMMAND_VERSION
 
 log = structlog.get_logger(__name__)
 
-DOUBTS_MAX: Final = 1
-"""A witness that lives saves a record once: behind a pooler it always does."""
+DEATHS_ALONE: Final = 2
+"""So often a process must have died with it as the only thing in its hands. Whatever else ends a process (no memory on
+the node, a probe that is too strict) ends it while some record is in hand; the same one twice is no chance."""
 
 KILLED: Final = Dead(
     Reason.KILLED_PROCESS, "the process died with this record as the only one in its hands; it was not decoded"
@@ -73,22 +74,18 @@ class Judge:
         self._give_up = give_up
         self._wrote_letters = wrote_letters
 
-    async def mark_of(self, partition: Partition) -> Suspect | None:
-        """The mark before the takeover, which may end the sessions of a frozen owner: its witness is asked here."""
-        async with self._store.look() as conn:
-            return await suspects.found(conn, self._store.tables, self._consumer, partition)
-
-    async def judge(self, holding: Holding, before: Suspect | None, low: int, high: int, *, unclean: bool) -> bool:
-        """What becomes of the partition's mark. `before` is it as it stood before the takeover.
+    async def judge(self, holding: Holding, low: int, high: int, *, unclean: bool) -> bool:
+        """What becomes of the partition's mark.
 
         True where it was the culprit: the unclean ends have their reason, and are counted anew. Raises TransientError
         where the record cannot be read now.
         """
-        mark = await self.mark_of(holding.partition)
+        async with self._store.look() as conn:
+            mark = await suspects.found(conn, self._store.tables, self._consumer, holding.partition)
         if mark is None:
             return False
-        if unclean and _may_live(mark, before) and mark.doubts < DOUBTS_MAX:
-            await self._doubt(holding)
+        if unclean and mark.deaths + 1 < DEATHS_ALONE:
+            await self._count(holding, mark)
             return False
         if unclean and mark.failure_id is not None:
             return await self._row(holding, mark.failure_id)
@@ -97,11 +94,12 @@ class Judge:
         await self._forget(holding)
         return False
 
-    async def _doubt(self, holding: Holding) -> None:
-        log.warning("suspect_in_doubt", partition=str(holding.partition))
+    async def _count(self, holding: Holding, mark: Suspect) -> None:
+        """It is looked at once more, first of all and alone again."""
+        log.warning("suspect_in_doubt", partition=str(holding.partition), offset=mark.record_offset)
         async with self._store.transaction(Writes.SUSPECT) as conn:
             await self._hold(conn, holding)
-            await suspects.doubt(conn, self._store.tables, self._consumer, holding.partition)
+            await suspects.count(conn, self._store.tables, self._consumer, holding.partition)
 
     async def _forget(self, holding: Holding) -> None:
         async with self._store.transaction(Writes.SUSPECT) as conn:
@@ -170,8 +168,3 @@ class Judge:
         if not await fence.absolve(conn, tables, self._consumer, partition, holding.fence_epoch):
             raise OwnershipLost(f"{partition} is held by somebody else")
 
-
-def _may_live(mark: Suspect, before: Suspect | None) -> bool:
-    """Whether who wrote the mark was there when the takeover began."""
-    is_same = before is not None and (before.record_offset, before.failure_id) == (mark.record_offset, mark.failure_id)
-    return Witness.ALIVE in (mark.witness, before.witness if before is not None and is_same else mark.witness)

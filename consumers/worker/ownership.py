@@ -148,7 +148,6 @@ class Ownership:
         if committed is not None:
             await self._ask(partition, committed)
         await self._give_unfinished_back(partition)
-        mark = await self._judge.mark_of(partition)
         token = self._clock.new_id()
         reach(Point.BEFORE_TAKEOVER)
         fence_epoch = await fence.take_over(
@@ -160,7 +159,7 @@ class Ownership:
             await self._ask_or_give_back(taken, committed)
         holding = Holding(partition, epoch, fence_epoch, identity.incarnation)
         crashes = await self._count_of(holding)
-        if await self._judge.judge(holding, mark, low, high, unclean=crashes > 0):
+        if await self._judge.judge(holding, low, high, unclean=crashes > 0):
             crashes = 0
         starts = await self._decide(holding, Findings(committed, before, low, high, {}, self._known))
         await self._agree(taken, min(starts.values()), committed, before)

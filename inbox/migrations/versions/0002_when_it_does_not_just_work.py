@@ -160,11 +160,9 @@ CREATE TABLE suspect (
   record_offset BIGINT NOT NULL,
   failure_id BIGINT,
   since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-  session_pid INTEGER NOT NULL,
-  session_start TIMESTAMP WITH TIME ZONE NOT NULL,
-  doubts BIGINT DEFAULT 0 NOT NULL,
+  deaths BIGINT DEFAULT 0 NOT NULL,
   CONSTRAINT suspect_pkey PRIMARY KEY (consumer, topic, partition),
-  CONSTRAINT suspect_numbers CHECK (partition >= 0 AND record_offset >= 0 AND doubts >= 0)
+  CONSTRAINT suspect_numbers CHECK (partition >= 0 AND record_offset >= 0 AND deaths >= 0)
 );
 """
 
