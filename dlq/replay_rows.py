@@ -104,7 +104,7 @@ async def _wanted(
 ) -> tuple[list[Entry], list[Refusal], bool, int]:
     """The rows that the order means, what it names without there being any, whether the filter has more, and where."""
     if order.filter is not None:
-        found = await entries(conn, t, order.filter, after=after, limit=rows_max + 1, upto=upto)
+        found = await entries(conn, t, order.filter, after=after, limit=rows_max + 1, upto=upto, named=False)
         page = found[:rows_max]
         last_id = max((entry.id for entry in page), default=after)
         return [entry for entry in page if may(place_of(entry))], [], len(found) > rows_max, last_id

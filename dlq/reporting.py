@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
@@ -101,6 +102,21 @@ def report_done(event: Event[Any], handler: str, kind: str, status: FinalStatus,
     log.info(
         "event_done",
         **event_fields(event, handler, kind),
+        final_status=status.value,
+        duration_s=round(duration_s, 3),
+    )
+
+
+def report_done_many(
+    events: Sequence[Event[Any]], handler: str, kind: str, status: FinalStatus, duration_s: float
+) -> None:
+    """Events of the slow way came to their end in one transaction; the audit names each of them."""
+    log.info(
+        "events_done",
+        handler=handler,
+        job_type=f"{kind}/{handler}",
+        events=len(events),
+        first_event_id=events[0].id_text,
         final_status=status.value,
         duration_s=round(duration_s, 3),
     )

@@ -95,7 +95,16 @@ def _cut(text: str | None, chars_max: int) -> str | None:
 
 def failure_of(row: sa.RowMapping) -> Failure:
     """A row of the table, all its columns, as a value."""
-    columns: dict[str, Any] = {str(name): value for name, value in row.items()}
+    return _failure({str(name): value for name, value in row.items()})
+
+
+def failures_of(rows: sa.CursorResult[Any]) -> list[Failure]:
+    """Many of them: the columns' names are looked at once."""
+    names = list(rows.keys())
+    return [_failure(dict(zip(names, row, strict=True))) for row in rows]
+
+
+def _failure(columns: dict[str, Any]) -> Failure:
     del columns["origin"], columns["put_xid"]
     columns["state"] = FailureState(columns["state"])
     return Failure(**columns)

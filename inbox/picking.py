@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .event import Partition
 from .failure_rows import Failure
-from .finding import failure_of
+from .finding import failures_of
 from .tables import Tables
 
 ANY_COUNT: Final = 2**31 - 1
@@ -63,7 +63,7 @@ async def pick(
             "bytes_max": bytes_max,
         },
     )
-    return [failure_of(row) for row in rows.mappings()]
+    return failures_of(rows)
 
 
 # Each home is one range of the index, read in the order of due times and no further than the limit; the homes beyond
