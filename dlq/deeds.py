@@ -17,18 +17,20 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ..inbox import failure, outbox, repairs
+from ..inbox import audit, failure, outbox, repairs
 from ..inbox.clock import SystemClock
 from ..inbox.event import Record
 from ..inbox.failure_rows import Failure, Verdict
 from ..inbox.finding import failure_of
 from ..inbox.outcome import Dead, FailureState, Reason
 from ..inbox.record_bytes import decode_headers
+from ..inbox.store import Store
 from ..inbox.tables import Tables
-from .acting import Deed
+from .acting import Deed, Errand
 from .burial import Burial
-from .letter import emptied
-from .selection import Entry
+from .letter import emptied, read_letter
+from .permission import Act, Permit, Place, ask, everybody
+from .selection import Entry, Filter
 
 LETTERS_MAX: Final = 100
 """Rows with their payloads in one transaction: at a megabyte each they still fit into memory."""
@@ -128,3 +130,36 @@ async def empty_letters(conn: AsyncConnection, t: Tables, *which: sa.ColumnEleme
         await repairs.redact_message(conn, t, row.id, letter.headers)
         n += 1
     return n
+
+
+async def redact_leftovers(store: Store, errand: Errand, permit: Permit = everybody) -> int:
+    """Saved letters of a key whose events were handled since: they have no row any more. How many there are, or were.
+
+    Raises:
+        NotPermitted: the actor may not, for all of the consumer or of the tenant that the filter names.
+    """
+    wanted, o = errand.filter, store.tables.outbox.c
+    assert wanted is not None, "leftovers are found by their key"
+    assert wanted.key is not None, "leftovers are found by their key"
+    of = [o.kind == "letter", o.key == wanted.key]
+    if wanted.consumer is not None:
+        of.append(o.consumer == wanted.consumer)
+    act = Act("dlq_redact", errand.actor, errand.reason, {"filter": str(wanted), "step": "letters without a row"})
+    place = Place(wanted.consumer or "", "", wanted.tenant, wanted.brand)
+    await ask(store, permit, act, place)
+    async with store.look() as conn:
+        chosen = sa.select(o.id, o.topic, o.headers).where(*of)
+        letters = (await conn.execute(chosen)).all()
+    ids = [row.id for row in letters if _is_of(row.topic, row.headers, wanted)]
+    if errand.dry_run or not ids:
+        return len(ids)
+    async with store.transaction() as conn:
+        n = await empty_letters(conn, store.tables, o.id.in_(ids))
+        await audit.write(conn, store.tables, act.line(place))
+    return n
+
+
+def _is_of(topic: str, headers: bytes, wanted: Filter) -> bool:
+    letter = read_letter(Record(topic, 0, 0, None, None, decode_headers(headers)))
+    pairs = ((wanted.tenant, letter.tenant), (wanted.brand, letter.brand), (wanted.handler, letter.handler))
+    return all(asked is None or (asked or None) == told for asked, told in pairs)

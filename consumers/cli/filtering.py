@@ -111,7 +111,7 @@ def choosing(
                 given.pop("all_letters"),
             )
             chosen = Chosen(names, filter_of(options, state), group)
-            filtered = chosen.filter != Filter(state=state) or group is not None
+            filtered = chosen.filter != Filter(state=state) or group is not None or given.get("subject") is not None
             if not (names or filtered or everything):
                 raise ConfigurationError.of("LETTER", "it is not said which letters", "name them, filter, or say --all")
             rest = replace(chosen.filter, tenant=None) if named_tenant else chosen.filter

@@ -60,6 +60,11 @@ class Graveyard:
             await outbox.put(conn, self.t, letters_of(puts, buried))
         return [put.id for put in puts]
 
+    async def requeue(self, number: int) -> None:
+        """What a replay does to a dead row that nobody touched."""
+        async with self.db.transaction() as conn:
+            assert await failure.requeue(conn, self.t, [(number, 1)], self.clock.now())
+
 
 @pytest.fixture
 async def graveyard(migrated_url: str) -> AsyncIterator[Graveyard]:

@@ -150,7 +150,7 @@ async def everything_told(stage: Stage, worker: RunningWorker, dead: str, n: int
         "readyz": repr(worker.board.ready()),
     }
     numbers = [row[0] for row in await stage.rows("SELECT id FROM tidegate.failure ORDER BY id")]
-    listings = [("list",), ("list", "--json"), ("list", "--groups"), ("list", "--groups", "--json")]
+    listings = [("list",), ("list", "--json"), ("groups",), ("groups", "--json")]
     listings += [("show", str(numbers[0])), ("show", str(numbers[-1]), "--json")]
     for arguments in listings:
         ended = await asyncio.to_thread(tidegate, "dlq", *arguments, variables={"TIDEGATE_DATABASE_URL": stage.url})

@@ -170,19 +170,20 @@ async def test_a_dead_letter_is_listed_shown_and_replayed(worker: Worker) -> Non
     (letter,) = json.loads(worker.tidegate("dlq", "list", "--json").out)
     assert (letter["id_text"], letter["handler"], letter["state"]) == ("2", "revenue", "dead")
     assert worker.tidegate("dlq", "list", "--handler", "other").out.strip() == "no letters"
-    assert '"letters": 1' in worker.tidegate("dlq", "list", "--groups", "--json").out
+    assert '"letters": 1' in worker.tidegate("dlq", "groups", "--json").out
     shown = worker.tidegate("dlq", "show", str(letter["id"]))
     assert "ValueError" in shown.out
     assert "poison" not in shown.out + worker.log()
-    assert '"poison": true' in worker.tidegate("dlq", "show", letter["dead_letter_id"], "--payload").out
+    reveal = ("--reveal", "--reason", "a test")
+    assert '"poison": true' in worker.tidegate("dlq", "show", letter["dead_letter_id"], *reveal).out
     assert worker.tidegate("dlq", "replay", "--reason", "x").code == 78  # which letters?
     assert "would replay 1" in worker.tidegate("dlq", "replay", "--all", "--dry-run", "--reason", "look").out
     (worker.folder / "repaired").touch()
-    replayed = worker.tidegate("dlq", "replay", letter["dead_letter_id"], "--reason", "cause repaired")
+    replayed = worker.tidegate("dlq", "replay", letter["dead_letter_id"], "--reason", "cause repaired", "--yes")
     assert (replayed.code, "replayed 1 letter" in replayed.out) == (0, True)
     worker.until(lambda: worker.tidegate("dlq", "list", "--all").out.strip() == "no letters")
     assert await worker.sales() == 12
-    refused = worker.tidegate("dlq", "replay", "999999", "--reason", "again")
+    refused = worker.tidegate("dlq", "replay", "999999", "--reason", "again", "--yes")
     assert (refused.code, "no letter is known" in refused.out) == (1, True)
     assert worker.stop() == 0
 
