@@ -144,17 +144,28 @@ async def latest(conn: AsyncConnection, t: Tables) -> list[Run]:
 
 
 async def open_chunk(
-    conn: AsyncConnection, t: Tables, number: int, partition: Partition, chunk_end: int, known: Collection[int]
+    conn: AsyncConnection,
+    t: Tables,
+    number: int,
+    partition: Partition,
+    offset: int,
+    chunk_end: int,
+    known: Collection[int],
 ) -> None:
     """Before a chunk is handled: how far it goes, and which of its offsets the inbox knows already."""
-    await _change(conn, t, number, partition, {"chunk_end": chunk_end, "known": sorted(known)})
+    await _change(conn, t, number, partition, offset, {"chunk_end": chunk_end, "known": sorted(known)})
 
 
 async def close_chunk(
-    conn: AsyncConnection, t: Tables, number: int, partition: Partition, next_offset: int, counts: Counts
+    conn: AsyncConnection, t: Tables, number: int, partition: Partition, offset: int, next_offset: int, counts: Counts
 ) -> None:
-    """Behind it: everything below `next_offset` has come to its end, and that is what became of it."""
-    await _change(conn, t, number, partition, {"next_offset": next_offset, "chunk_end": None, "known": []})
+    """Behind it: everything from `offset` to below `next_offset` has come to its end, and that is what became of it.
+
+    Changes nothing where that stands there already: the answer to the commit was lost, and it is said again.
+    """
+    values: dict[str, Any] = {"next_offset": next_offset, "chunk_end": None, "known": []}
+    if not await _change(conn, t, number, partition, offset, values):
+        return
     await conn.execute(
         t.sql("""
             UPDATE {backfill} b
@@ -206,14 +217,12 @@ async def births(
 
 
 async def _change(
-    conn: AsyncConnection, t: Tables, number: int, partition: Partition, values: Mapping[str, Any]
-) -> None:
+    conn: AsyncConnection, t: Tables, number: int, partition: Partition, offset: int, values: Mapping[str, Any]
+) -> bool:
     c = t.backfill_part.c
-    await conn.execute(
-        sa.update(t.backfill_part)
-        .where(c.backfill == number, c.topic == partition.topic, c.partition == partition.number)
-        .values(values)
-    )
+    place = (c.backfill == number, c.topic == partition.topic, c.partition == partition.number)
+    changing = sa.update(t.backfill_part).where(*place, c.next_offset == offset).values(values)
+    return (await conn.execute(changing.returning(c.partition))).one_or_none() is not None
 
 
 def _run(row: sa.RowMapping, parts: Sequence[Part]) -> Run:

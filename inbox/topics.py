@@ -6,6 +6,7 @@ Keys and position-made ids carry the incarnation; the topic id only tells when t
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -64,6 +65,24 @@ def _change(known: str | None, answered: str | None) -> TopicChange:
     if known == answered:
         return TopicChange.SAME
     return TopicChange.KEPT if answered is None else TopicChange.RECREATED
+
+
+async def known_topics(
+    conn: AsyncConnection, t: Tables, answered: Mapping[str, str | None]
+) -> dict[str, TopicIdentity]:
+    """The same for several topics (name -> the id that the broker answers), and nothing is learned."""
+    rows = await conn.execute(sa.select(t.topic).where(t.topic.c.name.in_(sorted(answered))))
+    known = {row.name: row for row in rows}
+    return {
+        name: TopicIdentity(name, topic_id, 0, TopicChange.NEW)
+        if (row := known.get(name)) is None
+        else TopicIdentity(name, row.topic_id, row.incarnation, _known_change(row.topic_id, topic_id))
+        for name, topic_id in answered.items()
+    }
+
+
+def _known_change(known: str | None, answered: str | None) -> TopicChange:
+    return TopicChange.ADOPTED if known is None and answered is not None else _change(known, answered)
 
 
 async def raise_incarnation(conn: AsyncConnection, t: Tables, name: str, new_topic_id: str | None) -> int:

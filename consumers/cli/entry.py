@@ -20,6 +20,7 @@ from ...inbox.store import STORE_ERRORS
 from .. import config_report, logs, metrics
 from ..settings import Log, Settings, masked_address
 from . import checking, explaining, handlers, lagging, restoring, running, showing, topics
+from .backfill import backfill
 from .breakers import breakers_app
 from .dlq import dlq_app
 from .options import ERR, OUT, AppOption, ConfigOption, ConsumerOption, JsonOption
@@ -149,6 +150,7 @@ app.add_typer(handlers_app, name="handlers")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(review_app, name="review")
 app.add_typer(breakers_app, name="breakers")
+app.command()(backfill)
 
 
 @topic_app.command(name="reset")

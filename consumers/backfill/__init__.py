@@ -1,0 +1,1 @@
+"""Events of a window that are handled again, beside the group and without touching it."""

@@ -1,0 +1,101 @@
+"""`tidegate backfill` and its options; `backfilling.py` does what it says.
+
+Exit codes: 0 all of the window is handled, now or before; 1 some of it is not (refused, or a row that waits or is
+dead); 3 there is nothing in the window; 130 interrupted (`backfill resume ID` goes on); 2, 70 and 78 as everywhere.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Final
+
+import typer
+
+from ...inbox.errors import ConfigurationError
+from ..backfill.order import RATE_PER_S, Order
+from . import backfilling
+from .letters import actor
+from .options import AppOption, ConfigOption, JsonOption
+from .preparing import Prepared, prepare
+
+NEEDS: Final = ("database.url", "kafka.bootstrap_servers")
+
+
+def backfill(
+    what: Annotated[
+        list[str], typer.Argument(metavar="CONSUMER | resume ID | list", help="Whose events; or what was begun.")
+    ],
+    handler: Annotated[
+        str | None, typer.Option("--handler", help="The projection or command that handles them.")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--from", metavar="TIME", help="The window's begin (ISO, UTC).")] = None,
+    until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Its end, which is not in it.")] = None,
+    app: AppOption = None,
+    config: ConfigOption = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="Only these of its topics, by full name.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only events of this tenant.")] = None,
+    all_tenants: Annotated[bool, typer.Option("--all-tenants", help="Events of every tenant are meant.")] = False,
+    cluster: Annotated[str | None, typer.Option("--cluster", metavar="ID", help="Refuse any other cluster.")] = None,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, help="At most so many events a second.")] = RATE_PER_S,
+    force: Annotated[bool, typer.Option("--force", help="Also what is older than the inbox remembers.")] = False,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why now: it stands in the audit.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without it you only see what would be done.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Handle the events of a window of time again, beside the live group and without touching it.
+
+    What the inbox knows is skipped. `backfill resume ID` goes on with one that was interrupted, `backfill list` shows
+    them all.
+    """
+    prepared = prepare(app, config, NEEDS)
+    if what == ["list"] and handler is None:
+        code = backfilling.latest(prepared, as_json)
+    elif len(what) == 2 and what[0] == "resume":
+        code = backfilling.resume(prepared, _number(what[1]), actor(), reason or "resumed", as_json)
+    elif len(what) == 1:
+        if yes and not reason:
+            raise ConfigurationError.of("--reason", "it is not given", "say why: it stands in the audit")
+        order = Order(
+            consumer=what[0],
+            handler=_given("--handler", handler, "name the projection or command"),
+            since=_time("--from", since),
+            until=_time("--to", until),
+            actor=actor(),
+            reason=reason or "dry run",
+            tenant=tenant,
+            all_tenants=all_tenants,
+            topics=tuple(topic or ()),
+            cluster=cluster,
+            rate=rate,
+            force=force,
+        )
+        code = _begin(prepared, order, yes, as_json)
+    else:
+        raise ConfigurationError.of("CONSUMER", "it is not one name", "write one consumer, `resume ID`, or `list`")
+    if code:
+        raise typer.Exit(code)
+
+
+def _begin(prepared: Prepared, order: Order, yes: bool, as_json: bool) -> int:
+    return backfilling.start(prepared, order, as_json) if yes else backfilling.plan(prepared, order, as_json)
+
+
+def _given(option: str, value: str | None, fix: str) -> str:
+    if value is None:
+        raise ConfigurationError.of(option, "it is not given", fix)
+    return value
+
+
+def _time(option: str, text: str | None) -> datetime.datetime:
+    given = _given(option, text, "give a time as 2026-01-31T08:00:00, in UTC unless it says otherwise")
+    try:
+        time = datetime.datetime.fromisoformat(given)
+    except ValueError as error:
+        raise ConfigurationError.of(option, f"{given!r} is no time", "write it as 2026-01-31T08:00:00") from error
+    return time.replace(tzinfo=datetime.UTC) if time.tzinfo is None else time
+
+
+def _number(text: str) -> int:
+    if not text.isdigit():
+        raise ConfigurationError.of("ID", f"{text!r} is no number", "see: tidegate backfill list")
+    return int(text)
