@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, final
 from ..inbox.errors import TidegateError
 from ..inbox.identity import attempt_id16
 from ..inbox.outcome import FailureState
+from ..inbox.versions import is_run
 from .selection import Entry, Filter
 
 REPLAYS_MAX: Final = 2
@@ -163,7 +164,7 @@ def tenant_obstacle(tenant: str | None, order: Order) -> Obstacle | None:
 def version_obstacle(consumer: str, handler: str, version: int, order: Order) -> Obstacle | None:
     """Whether the app that was named is as new as the letter."""
     mine = order.versions.get((consumer, handler))
-    if mine is None or version <= mine:
+    if mine is None or version <= mine or is_run(version):
         return None
     return Obstacle(f"it is of version {version} of its handler, this app has {mine}: use the newer release")
 
