@@ -57,6 +57,8 @@ CALLED: Final = (
 )
 IN_DOUBT: Final = (Point.AFTER_INTENT, Point.BEFORE_CALL, Point.IN_CALL, Point.AFTER_CALL, Point.BEFORE_COMPLETION)
 """Who dies here leaves an intent, and nobody but the provider knows whether the call was made."""
+BEFORE_CALLS: Final = (*READ, Point.PROBED, Point.BEFORE_HANDLER, Point.BEFORE_INTENT)
+"""Who dies here, the first time that the point is passed, has called nobody; later the next event may."""
 
 COMMAND: Final = (*READ, Point.PROBED, *RUN, *COMPLETED, *TOLD)
 NAMED: Final = {Point.CLAIMED, *RUN, *CALLED}

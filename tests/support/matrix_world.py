@@ -149,14 +149,18 @@ class Chain:
         assert code == -signal.SIGKILL, f"{step.name}: it ended with {code}:\n{_tail(member)}"
 
     async def _until_caught_up(self, member: Member, step: Step) -> None:
-        await self._until(self._caught_up, member, f"{step.name}: what was left")
+        """It has its partitions and is behind all that was sent, and has nothing to handle alone any more: what dies
+        alone is given up.
+        """
         await self._until(lambda: _said(member, "partition_taken", PARTITIONS), member, f"{step.name}: its partitions")
+        await self._until(self._caught_up, member, f"{step.name}: what was left")
+        examined = member.said("suspects_alone")
+        await self._until(lambda: _said(member, "suspects_done", examined), member, f"{step.name}: its suspects")
 
     async def _caught_up(self) -> bool:
-        """Every handler is at the end, and nothing is handled alone; what stands in rows may still wait."""
+        """Every handler is at the end; what stands in rows may still wait."""
         rows = await self.db.fetch("SELECT c.partition, min(c.next_offset) FROM tidegate.checkpoint c GROUP BY 1")
-        suspected = await self.db.fetchval("SELECT count(*) FROM tidegate.suspect")
-        return {row[0]: row[1] for row in rows if row[1]} == self._ends and not suspected
+        return {row[0]: row[1] for row in rows if row[1]} == self._ends
 
     async def _settled(self) -> bool:
         row = await self.db.fetchrow(
