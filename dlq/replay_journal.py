@@ -104,22 +104,40 @@ def _run(row: sa.RowMapping) -> Run:
     return Run(**{field.name: row[field.name] for field in fields(Run)})
 
 
-async def advance(conn: AsyncConnection, t: Tables, run: Run, report: Report, queued: Collection[int]) -> Run:
-    """Count what a step did, and remember where it stands; without more to come the run has ended. `queued` are rows.
+class Counts(NamedTuple):
+    """What one step did. `position` is where it stands; without `more` to come the run has ended."""
+
+    replayed: int
+    skipped: int
+    refused: int
+    causes: Mapping[str, int]
+    position: int
+    more: bool
+
+    @classmethod
+    def of(cls, report: Report) -> Counts:
+        """Those of a step through the inbox."""
+        skipped, refused = report.count(Left.SKIPPED), report.count(Left.REFUSED)
+        return cls(len(report.replayed), skipped, refused, report.by_cause, report.last_id, report.more)
+
+
+async def advance(conn: AsyncConnection, t: Tables, run: Run, counts: Counts, queued: Collection[int]) -> Run:
+    """Count what a step did, and remember where it stands. `queued` are the rows' numbers.
 
     The filter's key, which may be a person's, is kept no longer than the run needs it.
     """
-    causes = dict(Counter(run.causes) + Counter(report.by_cause))
-    skipped, refused = report.count(Left.SKIPPED), report.count(Left.REFUSED)
-    ended_at = None if report.more else sa.func.clock_timestamp()
+    causes = dict(Counter(run.causes) + Counter(counts.causes))
+    read = counts.replayed + counts.skipped + counts.refused
+    ended_at = None if counts.more else sa.func.clock_timestamp()
     r = t.replay
     changed = await conn.execute(
         sa.update(r)
         .where(r.c.id == run.id)
         .values(
-            position=report.last_id, read=r.c.read + report.read, replayed=r.c.replayed + len(report.replayed),
-            skipped=r.c.skipped + skipped, refused=r.c.refused + refused, causes=causes, ended_at=ended_at,
-            touched_at=sa.func.clock_timestamp(), wanted=run.wanted if report.more else _without_key(run.wanted),
+            position=counts.position, read=r.c.read + read, replayed=r.c.replayed + counts.replayed,
+            skipped=r.c.skipped + counts.skipped, refused=r.c.refused + counts.refused, causes=causes,
+            ended_at=ended_at, touched_at=sa.func.clock_timestamp(),
+            wanted=run.wanted if counts.more else _without_key(run.wanted),
         )
         .returning(r)
     )  # fmt: skip

@@ -101,6 +101,10 @@ class Pace:
         return 0.0 if self.rate is None else max(0.0, done / self.rate - elapsed_s)
 
 
+AT_ONCE: Final = Pace()
+"""As fast as it goes."""
+
+
 @final
 class Replays:
     """The service that the command line and whoever else calls. `permit` is asked for each letter."""
@@ -128,7 +132,7 @@ class Replays:
         async with self._store.transaction() as conn:
             return await journal.open_run(conn, self._store.tables, journal.INBOX, order, {})
 
-    async def go_on(self, run_id: int, actor: str, pace: Pace = Pace(), told: Told = nobody) -> Run:
+    async def go_on(self, run_id: int, actor: str, pace: Pace = AT_ONCE, told: Told = nobody) -> Run:
         """Do what is left of a run; `told` hears of each step. Raises NotPermitted and NoSuchRun."""
         async with self._store.look() as conn:
             run = await journal.get(conn, self._store.tables, run_id)
@@ -151,7 +155,8 @@ class Replays:
                 return run
             order = journal.resumed(run.order, actor)
             report = await self._replay(conn, order, run.position, run, rows_max)
-            return await journal.advance(conn, t, run, report, [entry.id for entry in report.replayed])
+            queued = [entry.id for entry in report.replayed]
+            return await journal.advance(conn, t, run, journal.Counts.of(report), queued)
 
     async def _replay(
         self, conn: AsyncConnection, order: Order, after: int, run: Run | None = None, rows_max: int = ROWS_MAX

@@ -61,6 +61,26 @@ async def put(conn: AsyncConnection, t: Tables, rows: Sequence[NewFailure], plac
     return answer
 
 
+async def adopt(
+    conn: AsyncConnection, t: Tables, rows: Sequence[NewFailure], places: Places
+) -> dict[tuple[int, int, bytes], int]:
+    """Lock order 6: put rows of letters, each unique by (handler, version, event id). Gives the ids of the new ones."""
+    if not rows:
+        return {}
+    seqs = list(_seqs(rows, places))
+    f = t.failure.c
+    statement = insert_arrays(t.failure, _COLUMNS).on_conflict_do_nothing()
+    created = await conn.execute(
+        statement.returning(f.id, f.handler, f.version, f.event_id),
+        arrays(_COLUMNS, [_values(*pair) for pair in zip(rows, seqs, strict=True)]),
+    )
+    ids = {(row[1], row[2], row[3]): row[0] for row in created}
+    pairs = zip(rows, seqs, strict=True)
+    here = [(row, seq) for row, seq in pairs if (row.handler, row.version, row.event_id) in ids and needs_place(row)]
+    await keep(conn, t, [Change(lane_of(row), seq, waited=False, waits=row.waits) for row, seq in here])
+    return ids
+
+
 def _seqs(rows: Sequence[NewFailure], places: Places) -> Iterator[int]:
     following = dict(places)
     for row in rows:
@@ -78,17 +98,17 @@ _COLUMNS: Final = (
     *("seq", "state", "due", "duplicate_of", "reason", "message", "exception_type", "stack_digest", "attempts"),
     *("class_attempts", "retrying_since", "effect_id", "first_failed_at", "last_failed_at", "id_text", "type"),
     *("tenant", "brand", "correlation_id", "operation_id", "schema_id", "key", "value", "headers"),
-    *("timestamp_ms", "timestamp_type"),
+    *("timestamp_ms", "timestamp_type", "replay_count"),
 )
 
 
 def _values(row: NewFailure, seq: int) -> tuple[Any, ...]:
     return (
-        *("event", *row.position, *row.home, row.event_id, row.payload_hash8, row.lane, row.alone, row.holds),
+        *(row.origin, *row.position, *row.home, row.event_id, row.payload_hash8, row.lane, row.alone, row.holds),
         *(seq, row.state.value, row.due, row.duplicate_of, *row.verdict, row.attempts),
         *(row.class_attempts, row.retrying_since, row.effect_id, row.first_failed_at, row.last_failed_at, row.id_text),
         *(row.type, row.tenant, row.brand, row.correlation_id, row.operation_id, row.schema_id, row.key, row.value),
-        *(headers_bytes(row), row.timestamp_ms, row.timestamp_type),
+        *(headers_bytes(row), row.timestamp_ms, row.timestamp_type, row.replay_count),
     )
 
 

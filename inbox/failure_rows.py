@@ -87,6 +87,9 @@ class NewFailure:
     headers: Headers
     timestamp_ms: int
     timestamp_type: int
+    origin: str = "event"
+    """`letter` where it was put back out of a dead-letter topic: then its event id is unique, not its position."""
+    replay_count: int = 0
 
     @property
     def position(self) -> tuple[int, int, str, int, int, int]:
@@ -299,6 +302,7 @@ class Failure:
     edit_id: bytes | None = None
     """16 bytes: which repair."""
     redacted_at: datetime.datetime | None = None
+    origin: str = "event"
     attempt_id: bytes | None = None
     """16 bytes: what is claimed for a forced or repaired run, where the event's own id may be claimed already."""
 

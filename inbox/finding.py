@@ -105,6 +105,6 @@ def failures_of(rows: sa.CursorResult[Any]) -> list[Failure]:
 
 
 def _failure(columns: dict[str, Any]) -> Failure:
-    del columns["origin"], columns["put_xid"]
+    del columns["put_xid"]
     columns["state"] = FailureState(columns["state"])
     return Failure(**columns)

@@ -7,14 +7,17 @@ matches, 130 interrupted (`replay resume ID` goes on); 2, 70 and 78 as everywher
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from ...dlq.replay_journal import TOPIC
 from ...dlq.replay_order import Order
-from ...dlq.replays import Pace
+from ...dlq.replays import Pace, Replays
 from ...inbox.errors import ConfigurationError
-from . import replaying
+from ..settings import Settings
+from . import adopting, replaying
 from .filtering import Chosen, choosing
 from .letters import actor
 from .options import AppOption, ConfigOption, JsonOption
@@ -44,6 +47,15 @@ def replay(
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until each of them has come to its end.")] = False,
     wait_s: Annotated[float | None, typer.Option("--wait-s", min=0, help="With --wait: at most so long.")] = None,
+    from_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--from-topic", metavar="TOPIC", help="Letters whose rows are gone, out of this dead-letter topic."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="With --from-topic: it must be this cluster.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put letters back into their handlers' queue; the event ids stay, so nothing happens twice.
@@ -51,14 +63,27 @@ def replay(
     `replay resume ID` goes on with a replay that was interrupted.
     """
     manner = Manner(yes and not dry_run, Pace(rate), wait, wait_s, as_json)
-    effective = settings_only(app, config, NEEDS)
+    settings = settings_only(app, config, NEEDS).settings
     if letters.references[:1] == ("resume",):
-        code = replaying.guarded(replaying.resume(effective.settings, _number(letters.references), manner))
+        work = _resume(settings, _number(letters.references), app, config, manner)
     else:
         order = _order(letters, reason, all_tenants, force, new_operation, manner)
-        code = replaying.guarded(replaying.replay(effective.settings, app, letters, order, manner))
-    if code:
+        if from_topic is None:
+            work = replaying.replay(settings, app, letters, order, manner)
+        else:
+            f = letters.filter
+            origin = adopting.Origin(app, config, from_topic, f.consumer, f.handler, f.topic, cluster)
+            work = adopting.adopt(origin, adopting.order_for(order, f), manner)
+    if code := replaying.guarded(work):
         raise typer.Exit(code)
+
+
+async def _resume(settings: Settings, run_id: int, app: str | None, config: Path | None, manner: Manner) -> int:
+    async with replaying.opened(settings) as store:
+        run = await Replays(store).run(run_id)
+        if run.source == TOPIC and run.ended_at is None:
+            return await adopting.resume(store, run, app, config, manner)
+        return await replaying.go_on(store, run, manner)
 
 
 def _order(

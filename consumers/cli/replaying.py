@@ -9,7 +9,7 @@ import asyncio
 import datetime
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
@@ -76,19 +76,11 @@ async def replay(settings: Settings, app: str | None, letters: Chosen, order: Or
     async with opened(settings) as store:
         async with store.look() as conn:
             chosen = await letters.resolved(conn, store.tables)
-        order = replace(order, filter=chosen, versions=_versions(app))
+        order = replace(order, filter=chosen, versions=versions_of(app))
         replays = Replays(store)
         if not manner.yes:
-            return _show_plan(await replays.plan(order), _place(settings), manner.as_json)
-        run = await replays.start(order)
-        return await _go_on(replays, run, manner)
-
-
-async def resume(settings: Settings, run_id: int, manner: Manner) -> int:
-    """Go on with a run; one that has ended is only told about."""
-    async with opened(settings) as store:
-        replays = Replays(store)
-        return await _go_on(replays, await replays.run(run_id), manner)
+            return show_plan(await replays.plan(order), _place(settings), manner.as_json)
+        return await go_on(store, await replays.start(order), manner)
 
 
 async def latest(settings: Settings, limit: int, as_json: bool) -> None:
@@ -107,7 +99,7 @@ async def latest(settings: Settings, limit: int, as_json: bool) -> None:
     OUT.print(table if runs else "no replays")
 
 
-def _versions(app: str | None) -> dict[tuple[str, str], int]:
+def versions_of(app: str | None) -> dict[tuple[str, str], int]:
     """The versions of the handlers of the app that was named: an older release's must not handle a newer one's."""
     if app is None:
         return {}
@@ -118,10 +110,18 @@ def _versions(app: str | None) -> dict[tuple[str, str], int]:
 # ----------------------------------------------------------------------------------------------------------- doing it
 
 
-async def _go_on(replays: Replays, run: Run, manner: Manner) -> int:
+async def go_on(store: Store, run: Run, manner: Manner) -> int:
+    """Do what is left of a replay of rows, and tell what became of it."""
+    replays = Replays(store)
+    left = 0 if run.ended_at is not None else await replays.left(run)
+    return await finish(store, run, manner, lambda: queue(replays.go_on, run, run.read + left, manner))
+
+
+async def finish(store: Store, run: Run, manner: Manner, work: Callable[[], Awaitable[Run]]) -> int:
+    """Queue what is left, wait where that was asked for, and tell what became of it; the exit code."""
     try:
-        run = await _queue(replays, run, manner)
-        outcomes = await _outcomes(replays, run, manner)
+        run = await work() if run.ended_at is None else run
+        outcomes = await _outcomes(Replays(store), run, manner)
     except asyncio.CancelledError:
         ERR.print(f"interrupted: `tidegate dlq replay resume {run.id}` goes on")
         raise
@@ -129,12 +129,15 @@ async def _go_on(replays: Replays, run: Run, manner: Manner) -> int:
     return exit_code(run, outcomes, waited=manner.wait)
 
 
-async def _queue(replays: Replays, run: Run, manner: Manner) -> Run:
-    if run.ended_at is not None:
-        return run
+async def queue(work: GoOn, run: Run, total: int, manner: Manner) -> Run:
+    """With a bar."""
     with _progress() as progress:
-        bar = progress.add_task(f"replay {run.id}", total=run.read + await replays.left(run))
-        return await replays.go_on(run.id, actor(), manner.pace, lambda now: progress.update(bar, completed=now.read))
+        bar = progress.add_task(f"replay {run.id}", total=total)
+        return await work(run.id, actor(), manner.pace, lambda now: progress.update(bar, completed=now.read))
+
+
+GoOn = Callable[[int, str, Pace, Callable[[Run], None]], Awaitable[Run]]
+"""Does what is left of a run: (its number, who asks, how fast, who wants to know)."""
 
 
 async def _outcomes(replays: Replays, run: Run, manner: Manner) -> Outcomes:
@@ -167,7 +170,8 @@ def _place(settings: Settings) -> str:
     return f"{masked_address(settings.database.dsn())}, schema {settings.database.schema_name}"
 
 
-def _show_plan(plan: Plan, place: str, as_json: bool) -> int:
+def show_plan(plan: Plan, place: str, as_json: bool) -> int:
+    """Print what would be done, and where; the exit code."""
     if as_json:
         counts: dict[str, Any] = {"dry_run": True, "place": place, "read": plan.read, "replayed": plan.replayed}
         causes = {"skipped": dict(plan.skipped), "refused": dict(plan.refused)}

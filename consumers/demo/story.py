@@ -95,7 +95,7 @@ class Story:
 
     def _replay(self, wanted: str) -> None:
         """By the command line that the letter itself carries."""
-        command = self._reader.replay_command("unknown_schema")
+        command = self._reader.replay_command("unknown_schema") + " --all-tenants --yes --wait"
         said = self._programs.command(*shlex.split(command)[1:])
         self._screen.quote(command, said.text)
         if not said.text.startswith(wanted):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, final
 
 import structlog
@@ -401,7 +402,10 @@ class SlowWay:
             await claim.lock_generations(conn, self._store.tables)
             mine = [(row.event_id, row.payload_hash8)]
             await claim.claim(conn, self._store.tables, row.handler, COMMAND_VERSION, mine, optimistic=False)
-            await failure.put(conn, self._store.tables, rows, places)
+            if row.origin == "letter":  # where it stood once is what somebody wrote into a header: no key
+                await failure.adopt(conn, self._store.tables, [replace(r, origin="letter") for r in rows], places)
+            else:
+                await failure.put(conn, self._store.tables, rows, places)
             await self._ends.complete_one(conn, taken)
         self._ends.done([taken], RECORD, self._clock.monotonic_s())
 

@@ -125,7 +125,14 @@ async def test_an_id_that_nobody_knows_is_dead_after_its_grace_and_its_replay_la
     await worker.until_counted("outbox_published", "delivered", n=2)
     registry.standing["/schemas/ids/9"] = schema_answer(ORDER)
     replayed = await asyncio.to_thread(
-        tidegate, "dlq", "replay", "--all", "--reason", "registered", variables={"TIDEGATE_DATABASE_URL": stage.url}
+        tidegate,
+        "dlq",
+        "replay",
+        "--all",
+        "--reason",
+        "registered",
+        "--yes",
+        variables={"TIDEGATE_DATABASE_URL": stage.url},
     )
     assert replayed.code == 0, replayed.err
     await worker.until_counted("events", "do", "completed", n=4)
