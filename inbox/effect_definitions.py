@@ -124,7 +124,7 @@ def breaker_table(m: sa.MetaData) -> sa.Table:
 def suspect_table(m: sa.MetaData) -> sa.Table:
     """What is handled alone (a record, or the failure row `failure_id` of one): written before it is touched.
 
-    `deaths` counts the unclean ends at which it was found.
+    `deaths` counts the unclean ends at which it was found `in_hand`.
     """
     return sa.Table(
         "suspect",
@@ -136,6 +136,7 @@ def suspect_table(m: sa.MetaData) -> sa.Table:
         nullable("failure_id", Long),
         column("since", Time, "clock_timestamp()"),
         column("deaths", Long, "0"),
+        column("in_hand", sa.Boolean(), "true"),
         key("suspect", "consumer", "topic", "partition"),
         check("suspect", "numbers", "partition >= 0 AND record_offset >= 0 AND deaths >= 0"),
     )

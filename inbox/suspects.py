@@ -24,6 +24,8 @@ class Suspect:
     failure_id: int | None
     deaths: int
     """How often a takeover found it at an unclean end before."""
+    in_hand: bool
+    """The last owner had it in its hands; else that one came to its end before it touched it."""
 
 
 async def mark(
@@ -36,6 +38,7 @@ async def mark(
             VALUES (:consumer, :topic, :partition, :record_offset, CAST(:failure_id AS bigint))
             ON CONFLICT (consumer, topic, partition) DO UPDATE
                SET record_offset = excluded.record_offset, failure_id = excluded.failure_id, since = excluded.since,
+                   in_hand = true,
                    deaths = CASE WHEN (s.record_offset, s.failure_id) IS NOT DISTINCT FROM
                                       (excluded.record_offset, excluded.failure_id) THEN s.deaths ELSE 0 END
         """),
@@ -47,7 +50,7 @@ async def found(conn: AsyncConnection, t: Tables, consumer: str, partition: Part
     """The partition's mark, if one stands."""
     rows = await conn.execute(
         t.sql("""
-            SELECT s.record_offset, s.failure_id, s.deaths
+            SELECT s.record_offset, s.failure_id, s.deaths, s.in_hand
               FROM {suspect} s
              WHERE s.consumer = :consumer AND s.topic = :topic AND s.partition = :partition
         """),
@@ -56,14 +59,14 @@ async def found(conn: AsyncConnection, t: Tables, consumer: str, partition: Part
     row = rows.one_or_none()
     if row is None:
         return None
-    return Suspect(row.record_offset, row.failure_id, row.deaths)
+    return Suspect(row.record_offset, row.failure_id, row.deaths, row.in_hand)
 
 
 async def count(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition) -> None:
-    """It stood at an unclean end."""
+    """It stood at an unclean end. Until it is marked again nobody has it in his hands."""
     await conn.execute(
         t.sql("""
-            UPDATE {suspect} SET deaths = deaths + 1
+            UPDATE {suspect} SET deaths = deaths + 1, in_hand = false
              WHERE consumer = :consumer AND topic = :topic AND partition = :partition
         """),
         _place(consumer, partition),

@@ -7,6 +7,7 @@ replay of the letter delivers it to every handler, and claims answer for those t
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, final
 
@@ -37,6 +38,16 @@ log = structlog.get_logger(__name__)
 DEATHS_ALONE: Final = 2
 """So often a process must have died with it as the only thing in its hands. Whatever else ends a process (no memory on
 the node, a probe that is too strict) ends it while some record is in hand; the same one twice is no chance."""
+
+class Judgement(enum.Enum):
+    """What a mark says."""
+
+    NOTHING = "nothing"
+    SUSPECT = "suspect"
+    """It is to be looked at alone, first of all."""
+    CULPRIT = "culprit"
+    """It was given up."""
+
 
 KILLED: Final = Dead(
     Reason.KILLED_PROCESS, "the process died with this record as the only one in its hands; it was not decoded"
@@ -74,25 +85,28 @@ class Judge:
         self._give_up = give_up
         self._wrote_letters = wrote_letters
 
-    async def judge(self, holding: Holding, low: int, high: int, *, unclean: bool) -> bool:
+    async def judge(self, holding: Holding, low: int, high: int, *, unclean: bool) -> Judgement:
         """What becomes of the partition's mark.
 
-        True where it was the culprit: the unclean ends have their reason, and are counted anew. Raises TransientError
+        CULPRIT where it was given up: the unclean ends have their reason, and are counted anew. Raises TransientError
         where the record cannot be read now.
         """
         async with self._store.look() as conn:
             mark = await suspects.found(conn, self._store.tables, self._consumer, holding.partition)
         if mark is None:
-            return False
+            return Judgement.NOTHING
+        if unclean and not mark.in_hand:
+            return Judgement.SUSPECT  # the last owner died before it came to it: that says nothing of it
         if unclean and mark.deaths + 1 < DEATHS_ALONE:
             await self._count(holding, mark)
-            return False
+            return Judgement.SUSPECT
         if unclean and mark.failure_id is not None:
-            return await self._row(holding, mark.failure_id)
+            await self._row(holding, mark.failure_id)
+            return Judgement.CULPRIT
         if unclean and low <= mark.record_offset < high:
             return await self._record(holding, mark.record_offset)
         await self._forget(holding)
-        return False
+        return Judgement.NOTHING
 
     async def _count(self, holding: Holding, mark: Suspect) -> None:
         """It is looked at once more, first of all and alone again."""
@@ -106,7 +120,7 @@ class Judge:
             await self._hold(conn, holding)
             await suspects.unmark(conn, self._store.tables, self._consumer, holding.partition)
 
-    async def _row(self, holding: Holding, failure_id: int) -> bool:
+    async def _row(self, holding: Holding, failure_id: int) -> None:
         """A row whose record was replayed and killed again. Dead first, then its mark: a repeat finds it dead."""
         async with self._store.look() as conn:
             row = await finding.get(conn, self._store.tables, failure_id)
@@ -115,21 +129,20 @@ class Judge:
         async with self._store.transaction(Writes.SUSPECT) as conn:
             await self._absolve(conn, holding)
             await suspects.unmark(conn, self._store.tables, self._consumer, holding.partition)
-        return True
 
     # ----------------------------------------------------------------------------------------------- a record's end
 
-    async def _record(self, holding: Holding, offset: int) -> bool:
+    async def _record(self, holding: Holding, offset: int) -> Judgement:
         stretch = await self._reader.read(holding.partition, offset, 1)
         if not stretch.records or stretch.records[0].offset != offset:
             await self._forget(holding)  # compaction took it: nobody can deliver it any more
-            return False
+            return Judgement.NOTHING
         record = stretch.records[0]
         if await self._bury(holding, record):
             self._meter.dead(RESERVED, KILLED.reason, 1)
             report_dead(Event(None, record), RESERVED, RECORD, KILLED)
         self._wrote_letters()
-        return True
+        return Judgement.CULPRIT
 
     async def _bury(self, holding: Holding, record: Record) -> bool:
         """Steps 1, 2, 3, 6, 7, 8, and the mark. False: its row is there already."""

@@ -42,7 +42,7 @@ from ..engine.positions import (
     decide_start,
 )
 from ..engine.signals import Ready, Refused
-from .killed import Judge
+from .killed import Judge, Judgement
 from .topics import TopicWatch
 
 log = structlog.get_logger(__name__)
@@ -159,7 +159,8 @@ class Ownership:
             await self._ask_or_give_back(taken, committed)
         holding = Holding(partition, epoch, fence_epoch, identity.incarnation)
         crashes = await self._count_of(holding)
-        if await self._judge.judge(holding, low, high, unclean=crashes > 0):
+        judgement = await self._judge.judge(holding, low, high, unclean=crashes > 0)
+        if judgement is Judgement.CULPRIT:
             crashes = 0
         starts = await self._decide(holding, Findings(committed, before, low, high, {}, self._known))
         await self._agree(taken, min(starts.values()), committed, before)
@@ -168,7 +169,8 @@ class Ownership:
         start = min(starts.values())
         log.info("partition_taken", partition=str(partition), fence_epoch=fence_epoch, start=start, crashes=crashes)
         anew = before is not None and start < before
-        return Ready(partition, epoch, self._by_track(starts), anew, crashes >= SUSPECTED_FROM and start < high)
+        suspected = crashes >= SUSPECTED_FROM or judgement is Judgement.SUSPECT
+        return Ready(partition, epoch, self._by_track(starts), anew, suspected and start < high)
 
     async def live_on(self, fences: Mapping[Partition, int]) -> None:
         """These fences are not ours any more, and we are no dead owner: say so, however long the database is away."""

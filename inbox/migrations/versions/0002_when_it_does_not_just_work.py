@@ -161,6 +161,7 @@ CREATE TABLE suspect (
   failure_id BIGINT,
   since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
   deaths BIGINT DEFAULT 0 NOT NULL,
+  in_hand BOOLEAN DEFAULT true NOT NULL,
   CONSTRAINT suspect_pkey PRIMARY KEY (consumer, topic, partition),
   CONSTRAINT suspect_numbers CHECK (partition >= 0 AND record_offset >= 0 AND deaths >= 0)
 );

@@ -143,11 +143,12 @@ async def test_a_mark_tells_what_was_in_hand_and_at_how_many_ends_it_was_found(d
     """
     async with db.transaction() as conn:
         await suspects.mark(conn, t, C, P, 7, None)
-        assert await suspects.found(conn, t, C, P) == Suspect(7, None, 0)
+        assert await suspects.found(conn, t, C, P) == Suspect(7, None, 0, in_hand=True)
         await suspects.count(conn, t, C, P)
+        assert await suspects.found(conn, t, C, P) == Suspect(7, None, 1, in_hand=False), "nobody has it now"
         await suspects.mark(conn, t, C, P, 7, None)
-        assert await suspects.found(conn, t, C, P) == Suspect(7, None, 1), "the same one"
+        assert await suspects.found(conn, t, C, P) == Suspect(7, None, 1, in_hand=True), "the same one"
         await suspects.mark(conn, t, C, P, 8, 3)
-        assert await suspects.found(conn, t, C, P) == Suspect(8, 3, 0)
+        assert await suspects.found(conn, t, C, P) == Suspect(8, 3, 0, in_hand=True)
         await suspects.unmark(conn, t, C, P)
         assert await suspects.found(conn, t, C, P) is None

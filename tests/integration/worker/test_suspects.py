@@ -138,6 +138,21 @@ async def test_one_death_alone_is_no_proof_and_the_second_one_is(stage: Stage, t
     assert [row[2] for row in await stage.failures()] == ["killed_process"]
 
 
+async def test_who_dies_before_it_comes_to_the_suspect_says_nothing_of_it(stage: Stage, topic: Topic) -> None:
+    """A mark that an earlier owner left, and that the last one had not touched yet, is no death of this record.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: killed.py does not ask whether the mark was `in_hand`
+    """
+    app, desk = await killed_at(stage, topic, 1)
+    await stage.execute("UPDATE tidegate.suspect SET in_hand = false")
+    worker = await stage.start(app)
+    await worker.until(lambda: worker.events("do", "completed") == 2)
+    assert desk.came == ["b", "c"]
+    assert await stage.failures() == []
+
+
 async def test_memory_that_is_refused_is_an_error_like_others(stage: Stage, topic: Topic) -> None:
     """Where Python says no, nobody dies: it is tried again, and given up as exhausted."""
     name = topic()
