@@ -23,12 +23,14 @@ from .letter_headers import (
     OUR_NAMES,
     REPLAY,
     REPLAY_COMMAND,
+    RUNBOOK,
     SHARE_GROUP_HEADERS,
     SHARE_GROUP_PREFIX,
     VERSION,
     to_bytes,
     to_text,
 )
+from .runbooks import runbook_of
 
 LETTER_BYTES_MAX: Final = 1_000_000
 """librdkafka's default `message.max.bytes`: what is larger is refused by the producer before it reaches the broker."""
@@ -147,6 +149,7 @@ def replay_instruction(letter: Letter) -> dict[str, Any]:
         "event_id": letter.event_id,
         "reason": letter.reason,
         "replay_count": letter.replay_count,
+        "runbook": runbook_of(letter.reason),
         "origin": {
             "topic": letter.origin_topic,
             "incarnation": letter.origin_incarnation,
@@ -238,6 +241,7 @@ def _derived(letter: Letter) -> list[tuple[str, str]]:
         (VERSION, str(FORMAT_VERSION)),
         (REPLAY, json.dumps(replay_instruction(shown), ensure_ascii=False, separators=(",", ":"))),
         (REPLAY_COMMAND, replay_command(shown.dead_letter_id)),
+        (RUNBOOK, runbook_of(shown.reason)),
     ]
 
 

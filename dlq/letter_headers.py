@@ -174,6 +174,9 @@ REPLAY = PREFIX + "replay"
 REPLAY_COMMAND = PREFIX + "replay-command"
 """The replay instruction for a person: a command line for a POSIX shell."""
 
+RUNBOOK = PREFIX + "runbook"
+"""The page that says what to do about this reason."""
+
 VERSION = PREFIX + "letter-version"
 """The format's version."""
 
@@ -181,6 +184,7 @@ DERIVED_HEADERS: tuple[tuple[str, str], ...] = (
     (VERSION, f"Version of this format: `{FORMAT_VERSION}`."),
     (REPLAY, "How to replay it, for a machine: JSON, see below."),
     (REPLAY_COMMAND, "How to replay it, for a person: the command line to run."),
+    (RUNBOOK, "What to do before: the page of its reason, as a path in this documentation."),
 )
 """Headers that repeat what the others say, in another form."""
 

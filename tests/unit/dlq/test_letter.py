@@ -155,6 +155,7 @@ def test_the_replay_instruction_names_the_row_for_a_machine() -> None:
         "event_id": "o-17",
         "reason": "rejected",
         "replay_count": 0,
+        "runbook": "docs/runbooks/rejected.md",
         "origin": {"topic": "shop.orders", "incarnation": 0, "partition": 3, "offset": 2**40},
     }
 
