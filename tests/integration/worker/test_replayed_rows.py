@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.services.topics import Topic
 from tests.support.desk import Do, at_desk, write
 from tests.support.running import RunningWorker, Sent, Stage, note, reader, table_of
-from tidegate.consumers import App, Context, Event, RecordError
+from tidegate.consumers import App, Context, Event
 
 MANY = 250
 
@@ -26,7 +26,7 @@ class Ward:
         """Refuse what is ill, else write."""
         self.batches.append(len(events))
         if found := self.ill.intersection(event.id_text for event in events):
-            raise RecordError(f"{sorted(found)[0]} is ill")
+            raise ValueError(f"{sorted(found)[0]} is ill")
         await note(events, tx)
 
 
@@ -123,7 +123,7 @@ async def test_a_replayed_letter_whose_event_was_handled_meanwhile_is_a_repeat(s
 
     async def act(command: Do, ctx: Context) -> None:
         if command.id in ill:
-            raise RecordError("ill")
+            raise ValueError("ill")
         await write(command, ctx)
 
     app = reader(name)
@@ -165,7 +165,7 @@ async def test_a_repaired_letter_runs_with_its_new_bytes_and_claims_both_identit
     @consumer.projection("rows", breaker=None)
     async def rows(events: Sequence[Event[Any]], tx: AsyncConnection) -> None:
         if any(event.value.get("n") == 1 for event in events):
-            raise RecordError("1 is wrong")
+            raise ValueError("1 is wrong")
         seen.extend((event.value["n"], event.operation_id) for event in events)
 
     worker = await stage.start(app)

@@ -1,0 +1,202 @@
+"""Letters whose rows are gone come back out of their topic: to the consumer that is configured, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tests.services.topics import Topic
+from tests.support.cli import Ended, tidegate
+from tests.support.desk import letters
+from tests.support.running import RunningWorker, Sent, Stage, note, table_of
+from tidegate.consumers import App, Event, Json, header
+
+APP = """
+import os
+from tidegate.consumers import App, Json, header
+app = App("tests", owner="tests")
+consumer = app.consumer(os.environ["NAME"], topics=[os.environ["TOPIC"]], codec=Json(), event_id=header("id"))
+
+@consumer.projection("rows", breaker=None)
+async def rows(events, tx):
+    pass
+"""
+
+
+class Shop:
+    """A consumer with a projection whose events are ill or not, its dead-letter topic, and an operator."""
+
+    def __init__(self, stage: Stage, topic: Topic, folder: Path) -> None:
+        self.stage = stage
+        self.ill = {"a", "b", "c"}
+        self.source = topic(partitions=2)
+        self.name = f"c-{self.source}"[:80]
+        self.app = App("tests", owner="tests")
+        self.consumer = self.app.consumer(self.name, topics=[self.source], codec=Json(), event_id=header("id"))
+        self.consumer.projection("rows", breaker=None)(self.rows)
+        self.letters = letters(self.app, topic)
+        (folder / "shop_app.py").write_text(APP)
+        self.variables = {
+            "TIDEGATE_DATABASE_URL": stage.url,
+            "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": stage.bootstrap,
+            "PYTHONPATH": str(folder),
+            "NAME": self.name,
+            "TOPIC": self.source,
+        }
+
+    async def rows(self, events: Sequence[Event[Any]], tx: AsyncConnection) -> None:
+        """Refuse what is ill."""
+        if any(event.id_text in self.ill for event in events):
+            raise ValueError("ill")
+        await note(events, tx)
+
+    async def types(self, *arguments: str) -> Ended:
+        """`tidegate dlq replay ...`."""
+        given = ("dlq", "replay", "--app", "shop_app:app", "--reason", "restored", *arguments)
+        return await asyncio.to_thread(tidegate, *given, variables=self.variables)
+
+    async def told(self, *arguments: str) -> tuple[int, Any]:
+        """Exit code and JSON."""
+        ended = await self.types(*arguments, "--json")
+        assert ended.out, ended.err
+        return ended.code, json.loads(ended.out)
+
+    async def bury(self, *ids: str) -> RunningWorker:
+        """Letters on the topic, and their rows and claims forgotten, as a database that was put back has it."""
+        await table_of(self.stage)
+        worker = await self.stage.start(self.app)
+        await self.stage.send(
+            self.source, *[Sent(id_, {"n": n}, key=b"k-" + id_.encode()) for n, id_ in enumerate(ids)]
+        )
+        await worker.until_counted("outbox_published", "delivered", n=len(ids))
+        await self.stage.execute("DELETE FROM tidegate.failure", "DELETE FROM tidegate.outbox")
+        return worker
+
+    async def effects(self) -> list[str]:
+        """Ids in the table."""
+        return [row[0] for row in await self.stage.rows("SELECT id FROM public.effect ORDER BY id")]
+
+
+async def test_letters_whose_rows_are_gone_are_put_back_and_run_once(
+    stage: Stage, topic: Topic, tmp_path: Path
+) -> None:
+    """A dry run first; then each once; the next replay finds them handled; nothing came to the source topic.
+
+    Case: B39, B40
+    Parts: real (PostgreSQL, Kafka, process)
+    Red when: dlq/adoptions.py's _obstacle does not look at known.claims
+    """
+    shop = Shop(stage, topic, tmp_path)
+    worker = await shop.bury("a", "b", "c")
+    shop.ill.clear()
+    assert await shop.told("--from-topic", shop.letters, "--all") == (0, {
+        "dry_run": True, "place": f"topic {shop.letters} of cluster {await cluster(shop)}, for {shop.source}",
+        "read": 3, "replayed": 3, "skipped": {}, "refused": {},
+        "by": {"reason": {"rejected": 3}, "exception": {"ValueError": 3},
+               "handler": {"rows": 3}, "tenant": {"-": 3}, "hour": {}},
+    })  # fmt: skip
+    assert await stage.failures() == []
+    code, told = await shop.told("--from-topic", shop.letters, "--all", "--yes", "--wait", "--wait-s", "20")
+    assert (code, told["read"], told["replayed"], told["outcomes"]["succeeded"]) == (0, 3, 3, 3)
+    assert await shop.effects() == ["a", "b", "c"]
+    code, told = await shop.told("--from-topic", shop.letters, "--all", "--yes")
+    assert (code, told["replayed"], told["causes"]) == (1, 0, {"it was handled already": 3})
+    code, again = await shop.told("resume", str(told["replay"]))
+    assert again["read"] == 3
+    assert await shop.effects() == ["a", "b", "c"]
+    assert sum((await stage.checkpoints("rows")).values()) == 3
+    assert await worker.stop() == 0
+
+
+async def cluster(shop: Shop) -> str:
+    """What the cluster calls itself, as the operator is told."""
+    ended = await shop.types("--from-topic", shop.letters, "--all")
+    return ended.err.split("cluster ")[1].split(":")[0]
+
+
+async def test_a_letters_headers_choose_no_target(stage: Stage, topic: Topic, tmp_path: Path) -> None:
+    """Another topic, another consumer, a handler that there is not, another tenant, an undecodable one, one that was
+    replayed too often: all refused, nothing produced, and the exit code says so. Only what agrees with the
+    configuration comes back.
+
+    Case: B42, B39
+    Parts: real (PostgreSQL, Kafka, process)
+    Red when: dlq/adopting.py's _not_ours does not compare origin_topic
+    """
+    shop = Shop(stage, topic, tmp_path)
+    worker = await shop.bury("a")
+    shop.ill.clear()
+    (letter,) = await stage.read(shop.letters, 1)
+    ours = dict(letter.headers)
+
+    def forged(id_: str, **changed: bytes) -> Sent:
+        headers = {**ours, "id": id_.encode(), **{"tidegate-" + k.replace("_", "-"): v for k, v in changed.items()}}
+        return Sent(None, {"n": 1}, type=None, headers=tuple(headers.items()))
+
+    await stage.send(
+        shop.letters,
+        forged("x-topic", origin_topic=b"payments"),
+        forged("x-consumer", consumer=b"somebody-else"),
+        forged("x-handler", handler=b"drop-everything"),
+        forged("x-often", replay_count=b"2"),
+        Sent(None, b"\xff", type=None, headers=tuple({**ours, "id": b"x-bytes"}.items())),
+    )
+    code, told = await shop.told("--from-topic", shop.letters, "--all", "--yes", "--wait", "--wait-s", "20")
+    assert (code, told["read"], told["replayed"], told["refused"]) == (1, 6, 1, 5)
+    assert told["causes"] == {
+        "its header names another topic than the one whose letters these are": 1,
+        "its header names another consumer": 1,
+        "it is of a handler that the app does not have": 1,
+        "it was replayed 2 times already: repair the cause, or force it": 1,
+        "it is no event: undecodable": 1,
+    }
+    assert await shop.effects() == ["a"]
+    for arguments in (
+        ("--from-topic", shop.source, "--all"),
+        ("--from-topic", shop.letters, "--topic", "payments"),
+        ("--from-topic", shop.letters.replace("-", "."), "--all"),
+        ("--from-topic", shop.letters, "--all", "--cluster", "another"),
+    ):
+        refused = await shop.types(*arguments)
+        assert (refused.code, refused.out) == (78, ""), arguments
+    assert await worker.stop() == 0
+
+
+async def test_letters_of_other_systems_come_to_the_handlers_that_take_them(
+    stage: Stage, topic: Topic, tmp_path: Path
+) -> None:
+    """Spring's and Kafka Streams' letters, out of a topic that the operator says whose it is.
+
+    Case: B42
+    Parts: real (PostgreSQL, Kafka, process)
+    Red when: dlq/adopting.py's _handler_of gives letter.handler for every format
+    """
+    shop = Shop(stage, topic, tmp_path)
+    shop.ill.clear()
+    await table_of(stage)
+    worker = await stage.ready(shop.app)
+    foreign = topic(partitions=1)
+    spring = (
+        ("kafka_dlt-original-topic", shop.source.encode()),
+        ("kafka_dlt-original-partition", (1).to_bytes(4, "big")),
+        ("kafka_dlt-original-offset", (77).to_bytes(8, "big")),
+        ("kafka_dlt-exception-fqcn", b"org.springframework.kafka.ListenerExecutionFailedException"),
+    )
+    streams = (("__streams.errors.exception", b"java.lang.RuntimeException"), ("__streams.errors.topic", b"payments"))
+    await stage.send(
+        foreign, Sent("spring", {"n": 1}, headers=spring), Sent("streams", {"n": 2}, headers=streams), Sent("bare")
+    )
+    code, told = await shop.told(
+        "--from-topic", foreign, "--topic", shop.source, "--handler", "rows", "--yes", "--wait", "--wait-s", "20"
+    )
+    assert (code, told["read"], told["replayed"]) == (1, 3, 2)
+    assert await shop.effects() == ["bare", "spring"]
+    code, told = await shop.told("--from-topic", foreign, "--topic", shop.source, "--yes", "--wait")
+    await worker.until_counted("dedup_hits", "rows", n=2)
+    assert await shop.effects() == ["bare", "spring"]
+    assert await worker.stop() == 0
