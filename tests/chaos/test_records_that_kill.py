@@ -1,4 +1,4 @@
-"""A record that kills whoever touches it becomes a letter after three deaths, and nothing else suffers from it."""
+"""A record that kills whoever touches it becomes a letter after four deaths, and nothing else suffers from it."""
 
 from __future__ import annotations
 
