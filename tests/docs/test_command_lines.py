@@ -67,7 +67,7 @@ def alternatives(code: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "line", ["dlq discard 17", "run --fast", "dlq list --limit x", "config extra", "dlq replay 17"]
+    "line", ["dlq discard 17", "run --fast", "dlq list --limit x", "config extra", "dlq redact 17"]
 )
 def test_what_does_not_exist_is_refused(line: str) -> None:
     with pytest.raises(TyperException):

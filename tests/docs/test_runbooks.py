@@ -16,7 +16,7 @@ HEADINGS = {"what-it-means", "how-to-see-it", "what-to-do"}
 
 
 def test_every_reason_has_its_page_and_every_page_a_reason() -> None:
-    """Red when: a word joins inbox/outcome.py's Reason without a page."""
+    """A word joins the vocabulary with its page, or not at all."""
     written = {path.stem for path in (ROOT / FOLDER).glob("*.md")} - {"README"}
     assert written == WORDS
 

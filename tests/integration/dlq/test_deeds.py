@@ -128,6 +128,7 @@ async def test_a_cancelled_retry_is_dead_with_its_letter_and_may_be_replayed(gra
 async def test_a_redacted_letter_has_no_payload_anywhere_and_cannot_be_run(graveyard: Graveyard) -> None:
     """Rows, repeats, letters and the lane's key lose it; ids, hashes and the audit stay; a second time does nothing.
 
+    Case: B38
     Parts: real (PostgreSQL)
     Red when: dlq/deeds.py's _redact leaves out empty_letters
     """

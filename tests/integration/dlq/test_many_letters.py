@@ -47,11 +47,7 @@ async def crowded(graveyard: Graveyard, migrated_url: str) -> Graveyard:
 
 
 async def test_a_hundred_thousand_letters_are_grouped_within_two_seconds(crowded: Graveyard) -> None:
-    """Grouping reads the index of the dead, not the letters.
-
-    Parts: real (PostgreSQL)
-    Red when: inbox/table_definitions.py has no index `failure_dead`
-    """
+    """Grouping reads the index of the dead, not the letters."""
     async with crowded.db.transaction() as conn:
         plan = await explained(conn, crowded)
         assert "failure_dead" in plan, plan

@@ -193,6 +193,7 @@ async def test_a_replay_is_taken_back(operator: Operator) -> None:
 async def test_a_value_is_repaired_in_the_editor_and_the_received_one_stays(operator: Operator) -> None:
     """The editor gets the value as text; what it leaves is checked by the schema, and stored beside the original.
 
+    Case: B40
     Parts: real (PostgreSQL)
     Red when: inbox/repairs.py's edit writes `value` instead of `edited_value`
     """
