@@ -33,6 +33,7 @@ from .letter import (
     dead_letter_topic,
     write_letter,
 )
+from .letter_headers import REPLAYS, to_int, to_text
 
 NO_LIMITS: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -102,7 +103,8 @@ class Burial:
             alone=alone,
             holds=holds,
         )
-        return Buried(row, self._letter(row, event.record, handler, traceparent, 0))
+        row = replace(row, replay_count=replays_of(event.record))
+        return Buried(row, self._letter(row, event.record, handler, traceparent, row.replay_count))
 
     def reject(
         self, place: Place, record: Record, dead: Dead, *, tenant: str | None = None, brand: str | None = None
@@ -112,7 +114,8 @@ class Burial:
         row = failure_rows.dead_record(
             place, record, dead, now=self._clock.now(), tenant=tenant, brand=brand, schema_id=schema_id
         )
-        return Buried(row, self._letter(row, record, RESERVED, None, 0))
+        row = replace(row, replay_count=replays_of(record))
+        return Buried(row, self._letter(row, record, RESERVED, None, row.replay_count))
 
     def letter_again(
         self,
@@ -176,6 +179,20 @@ class Burial:
             consumer=self._consumer,
             home=row.home,
         )
+
+
+def replays_of(record: Record) -> int:
+    """How often a record came back to its own topic by a replay: 0 for nearly every one.
+
+    Anybody may write the header: all it does is to ask for `--force` sooner.
+    """
+    given = record.header(REPLAYS)
+    count = None if given is None else to_int(to_text(given))
+    return 0 if count is None else min(max(count, 0), _REPLAYS_MAX)
+
+
+_REPLAYS_MAX: Final = 1_000_000
+"""What a stranger's header may say at most."""
 
 
 def letters_of(puts: Sequence[Put], buried: Sequence[Buried]) -> list[NewOutgoing]:

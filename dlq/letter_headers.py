@@ -177,6 +177,9 @@ REPLAY_COMMAND = PREFIX + "replay-command"
 RUNBOOK = PREFIX + "runbook"
 """The page that says what to do about this reason."""
 
+REPLAYS = PREFIX + "replay-count"
+"""Of a letter, and of a record that was sent to its source topic once more."""
+
 VERSION = PREFIX + "letter-version"
 """The format's version."""
 

@@ -269,6 +269,7 @@ def wanted_of(order: Order) -> dict[str, Any]:
         "new_operation": order.new_operation,
         "tenant": order.tenant,
         "all_tenants": order.all_tenants,
+        "to_source": order.to_source,
         "versions": [[*handler, version] for handler, version in sorted(order.versions.items())],
     }
 
@@ -285,6 +286,7 @@ def order_of(actor: str, why: str, wanted: Mapping[str, Any]) -> Order:
         new_operation=wanted["new_operation"],
         tenant=wanted["tenant"],
         all_tenants=wanted["all_tenants"],
+        to_source=wanted["to_source"],
         versions={(consumer, handler): version for consumer, handler, version in wanted["versions"]},
     )
 

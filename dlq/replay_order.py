@@ -72,6 +72,9 @@ class Order:
     new_operation: bool = False
     tenant: str | None = None
     all_tenants: bool = False
+    to_source: str | None = None
+    """The one topic to which the records are sent once more, where every group that reads it sees them; None: the rows
+    are queued, and nobody else sees anything."""
     versions: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
 
     def __post_init__(self) -> None:
@@ -126,6 +129,7 @@ _STATES: Final[Mapping[FailureState, Obstacle]] = {
 CHANGED: Final = Obstacle("it was changed meanwhile", Left.SKIPPED)
 DONE: Final = Obstacle("it was handled already", Left.SKIPPED)
 ERASED: Final = Obstacle("its payload was erased")
+ELSEWHERE: Final = Obstacle("it came from another topic than the one that was named")
 NOT_KNOWN: Final = Obstacle("no letter is known under this id")
 
 
@@ -143,6 +147,8 @@ def obstacle(entry: Entry, known: Known, order: Order) -> Obstacle | None:
         return too_often(entry.replay_count)
     if not order.force and known.is_done(entry.event_id):
         return DONE
+    if order.to_source is not None and entry.topic != order.to_source:
+        return ELSEWHERE
     return None
 
 

@@ -34,6 +34,7 @@ from .replay_order import (
     new_operation_id,
     obstacle,
 )
+from .resending import send
 from .selection import Entry, entries, find
 
 REPLAY: Final = "dlq_replay"
@@ -84,15 +85,20 @@ async def replay(
             left.append(_left(entry, reason))
     if order.dry_run:
         return Report(True, len(fit) + len(left), tuple(fit), tuple(left), more, last_id)
-    due = (await conn.execute(sa.select(sa.func.clock_timestamp()))).scalar_one()
-    done = await failure.requeue(conn, t, [(entry.id, entry.row_version) for entry in fit], due)
+    done = await (_queue(conn, t, fit) if order.to_source is None else send(conn, t, fit))
     left += [_left(entry, CHANGED) for entry in fit if entry.id not in done]
     replayed = tuple(entry for entry in fit if entry.id in done)
-    await _identify(conn, t, replayed, known, order)
+    if order.to_source is None:
+        await _identify(conn, t, replayed, known, order)
     report = Report(False, len(replayed) + len(left), replayed, tuple(left), more, last_id)
     if report.read:
         await audit.write(conn, t, audit_line(order, report, run_id))
     return report
+
+
+async def _queue(conn: AsyncConnection, t: Tables, fit: Sequence[Entry]) -> frozenset[int]:
+    due = (await conn.execute(sa.select(sa.func.clock_timestamp()))).scalar_one()
+    return await failure.requeue(conn, t, [(entry.id, entry.row_version) for entry in fit], due)
 
 
 def _left(entry: Entry, reason: Obstacle) -> Refusal:
@@ -188,6 +194,7 @@ def audit_line(order: Order, report: Report, run_id: int | None) -> AuditLine:
             "why": order.reason,
             "forced": order.force,
             "new_operation": order.new_operation,
+            "to_source": order.to_source,
             "replay": run_id,
             "filter": str(wanted) if wanted is not None else None,
             "read": report.read,

@@ -30,6 +30,7 @@ from .permission import Act, Permit, Place, ask, everybody
 from .replay_journal import Outcomes, Run
 from .replay_order import Left, Order, Report
 from .replay_rows import REPLAY, ROWS_MAX, replay
+from .resending import RECORDS_MAX
 from .selection import Entry, count, entries, find
 
 LOOK_S: Final = 0.5
@@ -138,9 +139,10 @@ class Replays:
             run = await journal.get(conn, self._store.tables, run_id)
         if run.ended_at is None:
             await self._ask(journal.resumed(run.order, actor))
+        most = ROWS_MAX if run.wanted["to_source"] is None else RECORDS_MAX
         started_s, before = self._clock.monotonic_s(), run.replayed
         while run.ended_at is None:
-            run = await self.step(run_id, actor, pace.rows_max)
+            run = await self.step(run_id, actor, min(pace.rows_max, most))
             told(run)
             if run.ended_at is None:
                 await asyncio.sleep(pace.pause_s(run.replayed - before, self._clock.monotonic_s() - started_s))

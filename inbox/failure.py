@@ -257,6 +257,14 @@ async def discard(
     return await _act(conn, t, rows, locked, _DISCARD, {"sources": sorted(_sources(Act.DISCARD))})
 
 
+async def send(conn: AsyncConnection, t: Tables, rows: Collection[Seen]) -> frozenset[int]:
+    """Lock order 2 and 6: dead rows go, because their records go to the source topic in this transaction.
+
+    Rows that are linked to them go too: whoever reads the record again learns of the event by its id.
+    """
+    return await _act(conn, t, rows, None, _DELETE, {"sources": sorted(_sources(Act.SEND))})
+
+
 def _failed(act: Act, verdict: Verdict, attempts: int, now: datetime.datetime) -> dict[str, Any]:
     return {"sources": sorted(_sources(act)), **verdict.safe()._asdict(), "attempts": attempts, "now": now}
 

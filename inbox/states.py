@@ -23,6 +23,7 @@ class Act(enum.StrEnum):
     REPLAY = "replay"
     RESOLVE = "resolve"
     DISCARD = "discard"
+    SEND = "send"
     COMPLETE = "complete"
 
 
@@ -42,6 +43,8 @@ TRANSITIONS: Final[Mapping[tuple[FailureState | None, Act], FailureState | None]
         (FailureState.QUEUED, Act.DISCARD): FailureState.DISCARDED,
         (FailureState.DEAD, Act.REPLAY): FailureState.QUEUED,
         (FailureState.DEAD, Act.DISCARD): FailureState.DISCARDED,
+        # It goes to its source topic once more, and comes back as a new record of the same event.
+        (FailureState.DEAD, Act.SEND): NO_ROW,
         (FailureState.UNKNOWN, Act.RESOLVE): FailureState.QUEUED,
         (FailureState.UNKNOWN, Act.DISCARD): FailureState.DISCARDED,
         # A person says that it was done without its handler.

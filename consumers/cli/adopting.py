@@ -16,7 +16,7 @@ from ...dlq.selection import Filter
 from ...inbox.clock import SystemClock
 from ...inbox.errors import ConfigurationError
 from ...inbox.store import Store
-from ..adoption import intake_of, parts_of, partitions_of, source_of, target_of
+from ..adoption import intake_of, partitions_of, parts_of, source_of, target_of
 from ..client.admin import Admin
 from ..client.config import admin_config
 from ..client.reader import KafkaReader

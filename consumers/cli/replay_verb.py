@@ -7,6 +7,7 @@ matches, 130 interrupted (`replay resume ID` goes on); 2, 70 and 78 as everywher
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -53,6 +54,14 @@ def replay(
             "--from-topic", metavar="TOPIC", help="Letters whose rows are gone, out of this dead-letter topic."
         ),
     ] = None,
+    to_source: Annotated[
+        str | None,
+        typer.Option(
+            "--to-source",
+            metavar="TOPIC",
+            help="Send the records to their source topic again, where every group sees them. Type its name.",
+        ),
+    ] = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="With --from-topic: it must be this cluster.")
     ] = None,
@@ -67,7 +76,8 @@ def replay(
     if letters.references[:1] == ("resume",):
         work = _resume(settings, _number(letters.references), app, config, manner)
     else:
-        order = _order(letters, reason, all_tenants, force, new_operation, manner)
+        order = replace(_order(letters, reason, all_tenants, force, new_operation, manner), to_source=to_source)
+        _refuse_both(order, from_topic)
         if from_topic is None:
             work = replaying.replay(settings, app, letters, order, manner)
         else:
@@ -84,6 +94,13 @@ async def _resume(settings: Settings, run_id: int, app: str | None, config: Path
         if run.source == TOPIC and run.ended_at is None:
             return await adopting.resume(store, run, app, config, manner)
         return await replaying.go_on(store, run, manner)
+
+
+def _refuse_both(order: Order, from_topic: str | None) -> None:
+    if order.to_source is not None and (from_topic is not None or order.new_operation):
+        raise ConfigurationError.of(
+            "--to-source", "it goes with neither --from-topic nor --new-operation", "put the letters back first"
+        )
 
 
 def _order(

@@ -79,7 +79,7 @@ async def replay(settings: Settings, app: str | None, letters: Chosen, order: Or
         order = replace(order, filter=chosen, versions=versions_of(app))
         replays = Replays(store)
         if not manner.yes:
-            return show_plan(await replays.plan(order), _place(settings), manner.as_json)
+            return show_plan(await replays.plan(order), _place(settings), manner.as_json, order.to_source)
         return await go_on(store, await replays.start(order), manner)
 
 
@@ -170,7 +170,7 @@ def _place(settings: Settings) -> str:
     return f"{masked_address(settings.database.dsn())}, schema {settings.database.schema_name}"
 
 
-def show_plan(plan: Plan, place: str, as_json: bool) -> int:
+def show_plan(plan: Plan, place: str, as_json: bool, to_source: str | None = None) -> int:
     """Print what would be done, and where; the exit code."""
     if as_json:
         counts: dict[str, Any] = {"dry_run": True, "place": place, "read": plan.read, "replayed": plan.replayed}
@@ -178,6 +178,8 @@ def show_plan(plan: Plan, place: str, as_json: bool) -> int:
         OUT.print_json(json.dumps({**counts, **causes, "by": {name: dict(found) for name, found in plan.by.items()}}))
     else:
         OUT.print(f"would replay {_letters(plan.replayed)}")
+        if to_source is not None:
+            OUT.print(f"  by sending them to {escape(to_source)}, where every group that reads it sees them again")
         for name, found in plan.by.items():
             _show_histogram(name, found)
         _show_causes("skip", plan.skipped)
