@@ -1,4 +1,4 @@
-"""Finds letters in the inbox: by filter, by reference, in groups. Reads only; values are always bound."""
+"""Finds letters in the inbox: by filter, by reference. Reads only; values are always bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -14,13 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ..inbox.errors import TidegateError
 from ..inbox.event import Record
 from ..inbox.failure_rows import indexed_text
-from ..inbox.finding import failure_of
 from ..inbox.identity import key_hash16
 from ..inbox.outcome import FailureState
 from ..inbox.record_bytes import decode_headers, encode_header
 from ..inbox.tables import Tables
-from .burial import letter_of
-from .letter import Letter, Victim, dead_letter_id, read_letter
+from .letter import Victim, dead_letter_id, read_letter
 
 
 @final
@@ -99,18 +97,6 @@ class Entry:
     """The value's length; None for a tombstone."""
 
 
-class Group(NamedTuple):
-    """Letters that died the same way."""
-
-    consumer: str
-    handler: str
-    reason: str
-    exception_type: str
-    letters: int
-    first_failed_at: datetime.datetime
-    last_failed_at: datetime.datetime
-
-
 async def entries(
     conn: AsyncConnection,
     t: Tables,
@@ -141,22 +127,6 @@ async def count(conn: AsyncConnection, t: Tables, wanted: Filter, *, after: int 
     f = t.failure.c
     asked = sa.select(sa.func.count()).select_from(joined(t)).where(f.id > after, f.id <= upto, *conditions(t, wanted))
     return (await conn.execute(asked)).scalar_one()
-
-
-async def groups(conn: AsyncConnection, t: Tables, wanted: Filter, *, limit: int = 100) -> list[Group]:
-    """How many letters died in which way, the largest group first."""
-    f, h = t.failure.c, t.handler.c
-    keys = (h.consumer, h.name, f.reason, f.exception_type)
-    n = sa.func.count()
-    rows = await conn.execute(
-        sa.select(*keys, n, sa.func.min(f.first_failed_at), sa.func.max(f.last_failed_at))
-        .select_from(joined(t))
-        .where(*conditions(t, wanted))
-        .group_by(*keys)
-        .order_by(n.desc(), *keys)
-        .limit(limit)
-    )
-    return [Group(*row) for row in rows]
 
 
 async def find(conn: AsyncConnection, t: Tables, references: Sequence[str]) -> dict[str, list[Entry]]:
@@ -305,15 +275,6 @@ def _letter_id(columns: dict[str, Any], key: bytes | None, state: FailureState) 
     victim = Victim(columns["consumer"], columns["handler"], columns["version"], columns["event_id"])
     origin = Record(columns["topic"], columns["partition"], columns["offset"], key, None)
     return dead_letter_id(victim, origin, columns["incarnation"], ordinal)
-
-
-async def letter_of_entry(conn: AsyncConnection, t: Tables, entry: Entry) -> Letter:
-    """The whole letter from its row: what the topic may have left out is here."""
-    stored = (await conn.execute(sa.select(t.failure).where(t.failure.c.id == entry.id))).mappings().one()
-    row = failure_of(stored)
-    return letter_of(
-        row, row.record, entry.consumer, entry.handler, bytes.fromhex(entry.dead_letter_id), row.replay_count
-    )
 
 
 async def published_at(conn: AsyncConnection, t: Tables, entry: Entry) -> datetime.datetime | None:

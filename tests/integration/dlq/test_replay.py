@@ -10,13 +10,16 @@ import sqlalchemy as sa
 
 from tests.integration.dlq.conftest import REJECTED, Graveyard
 from tidegate.dlq.burial import Burial
-from tidegate.dlq.replay import NotFound, Order, Report, groups, list_letters, replay, show
+from tidegate.dlq.grouping import grouped
+from tidegate.dlq.looking import ReadValue, look, reveal
+from tidegate.dlq.replay import Order, Report, list_letters, replay
 from tidegate.dlq.selection import Filter, find
 from tidegate.inbox import audit, failure, outbox
 from tidegate.inbox.errors import TidegateError
-from tidegate.inbox.event import Partition
+from tidegate.inbox.event import Partition, Record
 from tidegate.inbox.failure_rows import Failure, Verdict
 from tidegate.inbox.outcome import Dead, FailureState, Reason
+from tidegate.inbox.store import Store
 
 
 async def replayed(graveyard: Graveyard, *references: str, force: bool = False, dry_run: bool = False) -> Report:
@@ -107,7 +110,7 @@ async def test_the_same_replay_twice_does_nothing_twice(graveyard: Graveyard) ->
 
     Case: B39
     Parts: real (PostgreSQL)
-    Red when: dlq/replay.py leaves `if entry.id in done` out of its report
+    Red when: dlq/replay_rows.py leaves `if entry.id in done` out of its report
     """
     numbers = await graveyard.bury(*[graveyard.event(n, key=None) for n in range(20)])
     references = [str(number) for number in numbers]
@@ -122,7 +125,7 @@ async def test_only_dead_letters_are_replayed(graveyard: Graveyard) -> None:
 
     Case: B40
     Parts: real (PostgreSQL)
-    Red when: dlq/replay.py's _obstacle does not look at the state
+    Red when: dlq/replay_order.py's obstacle does not look at the state
     """
     numbers = await graveyard.bury(*[graveyard.event(n, key=None) for n in range(3)])
     f = graveyard.t.failure
@@ -144,7 +147,7 @@ async def test_the_third_replay_of_a_letter_needs_force(graveyard: Graveyard) ->
 
     Case: B39
     Parts: real (PostgreSQL)
-    Red when: dlq/replay.py's REPLAYS_MAX is 3
+    Red when: dlq/replay_order.py's REPLAYS_MAX is 3
     """
     (number,) = await graveyard.bury(graveyard.event(7))
     letter_ids: set[bytes] = set()
@@ -186,22 +189,28 @@ async def test_a_letter_is_shown_whole_with_its_audit(graveyard: Graveyard) -> N
     (number,) = await graveyard.bury(event)
     await replayed(graveyard, str(number))
     await dead_again(graveyard, Dead(Reason.EXHAUSTED, "still away"))
-    async with graveyard.db.transaction() as conn:
-        shown = await show(conn, graveyard.t, str(number))
-        with pytest.raises(NotFound):
-            await show(conn, graveyard.t, "999")
-    assert (shown.letter.key, shown.letter.value, shown.letter.headers) == (b"k", b"v", event.headers)
-    assert (shown.letter.reason, shown.letter.replay_count) == ("exhausted", 1)
+    store = Store(graveyard.db, graveyard.t)
+    masked = await look(store, "ann", str(number), as_text)
+    assert (masked.value, masked.key, masked.headers) == ("<text>", "<bytes>", (("ce_id", "<bytes>"), ("null", None)))
+    shown = await reveal(store, "ann", "a test", str(number), as_text)
+    assert (shown.key, shown.value, shown.headers) == ("k", "v", (("ce_id", "o-7"), ("null", None)))
+    assert (shown.entry.reason, shown.entry.replay_count) == ("exhausted", 1)
     assert (shown.entry.value_bytes, shown.published_at) == (1, None)
-    assert [entry.line.act for entry in shown.audit] == ["dlq_replay"]
+    assert [entry.line.act for entry in shown.audit] == ["dlq_replay", "dlq_reveal"]
+    with pytest.raises(TidegateError, match="no letter is known as 999"):
+        await look(store, "ann", "999", as_text)
+
+
+def as_text(consumer: str, record: Record) -> ReadValue:
+    """A codec for values that are text."""
+    return ReadValue("text", (record.value or b"").decode())
 
 
 async def test_a_position_that_stands_for_two_handlers_is_shown_one_at_a_time(graveyard: Graveyard) -> None:
     first = await graveyard.bury(graveyard.event(7))
     second = await graveyard.bury(graveyard.event(7), handler="invoices")
-    async with graveyard.db.transaction() as conn:
-        with pytest.raises(TidegateError, match="billing/invoices"):
-            await show(conn, graveyard.t, "shop.orders/3@7")
+    with pytest.raises(TidegateError, match="billing/invoices"):
+        await look(Store(graveyard.db, graveyard.t), "ann", "shop.orders/3@7", as_text)
     report = await replayed(graveyard, "shop.orders/3@7")
     assert sorted(entry.id for entry in report.replayed) == sorted(first + second)
 
@@ -211,7 +220,7 @@ async def test_letters_are_listed_and_grouped_by_what_they_died_of(graveyard: Gr
     timed_out = await graveyard.bury(graveyard.event(9), dead=Dead(Reason.TIMEOUT, "too long"), handler="invoices")
     async with graveyard.db.transaction() as conn:
         t = graveyard.t
-        assert [(group.handler, group.reason, group.letters) for group in await groups(conn, t, Filter())] == [
+        assert [(group.handler, group.reason, group.letters) for group in await grouped(conn, t, Filter())] == [
             ("revenue", "rejected", 3),
             ("invoices", "timeout", 1),
         ]
@@ -236,7 +245,7 @@ async def test_a_filter_replays_in_bounded_steps_past_what_is_refused(graveyard:
 
     Case: B39
     Parts: real (PostgreSQL)
-    Red when: dlq/replay.py does not pass `after` on to entries
+    Red when: dlq/replay_rows.py does not pass `after` on to entries
     """
     numbers = await graveyard.bury(*[graveyard.event(n) for n in range(7)])
     f = graveyard.t.failure
