@@ -6,6 +6,7 @@ ever NULL. There are no foreign keys but `failure.duplicate_of`: each would take
 
 **The lock order of every transaction** (a step may be left out, never moved; functions of this room name theirs):
 
+0. the journal row of a replay, which only replays lock
 1. `fence` rows, then `version` rows, then `lease` rows, in key order, `FOR KEY SHARE`
 2. `parked_key` rows, in key order, by upsert
 3. the generation lock, shared; then the catalogue; then the probe of all generations and failure rows in one statement

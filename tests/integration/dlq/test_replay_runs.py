@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -22,16 +23,16 @@ def replays(graveyard: Graveyard) -> Replays:
     return Replays(Store(graveyard.db, graveyard.t))
 
 
-def order(**more: object) -> Order:
-    given = {"actor": "ann", "reason": "repaired", "filter": Filter(), "all_tenants": True, **more}
-    return Order(**given)  # pyright: ignore[reportArgumentType]
+def order(**more: Any) -> Order:
+    given: dict[str, Any] = {"actor": "ann", "reason": "repaired", "filter": Filter(), "all_tenants": True, **more}
+    return Order(**given)
 
 
 def counted(run: Run) -> tuple[int, int, int, int]:
     return run.read, run.replayed, run.skipped, run.refused
 
 
-async def column(graveyard: Graveyard, statement: str) -> list[object]:
+async def column(graveyard: Graveyard, statement: str) -> list[Any]:
     async with graveyard.db.transaction() as conn:
         return list((await conn.execute(sa.text(statement))).scalars())
 
@@ -116,7 +117,7 @@ async def test_the_inbox_answers_done_failed_and_forced(graveyard: Graveyard) ->
     forced = await service.go_on((await service.start(order(force=True))).id, "ann")
     assert counted(forced) == (1, 1, 0, 0)
     rows = await column(graveyard, "SELECT attempt_id FROM tidegate.failure ORDER BY id")
-    assert (len(bytes(rows[0])), rows[1]) == (16, None)  # type: ignore[arg-type]
+    assert (len(rows[0]), rows[1]) == (16, None)
     assert await column(graveyard, f"SELECT operation_id FROM tidegate.failure WHERE id = {done}") == ["o-1"]
 
 
