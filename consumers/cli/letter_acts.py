@@ -11,10 +11,10 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from rich.markup import escape
 from rich.table import Table
@@ -254,17 +254,27 @@ async def export(settings: Settings, chosen: Chosen, reason: str, output: Path |
     """Write one line a letter; the file is new, and nobody else may read it."""
     async with opened(settings) as store:
         errand = await _errand(store, chosen, reason, yes=True)
-        out = sys.stdout.buffer if output is None else os.fdopen(_new_file(output), "wb")
+        out: BinaryIO = sys.stdout.buffer if output is None else os.fdopen(_new_file(output), "wb")
         n = 0
         try:
             async for letter in exporting.export(store, errand):
-                out.write(json.dumps(letter, separators=(",", ":")).encode() + b"\n")
+                _write(out, json.dumps(letter, separators=(",", ":")).encode() + b"\n")
                 n += 1
-            out.flush()
         finally:
             if output is not None:
                 out.close()
     ERR.print(f"exported {n} letter{'' if n == 1 else 's'}")
+
+
+def _write(out: BinaryIO, line: bytes) -> None:
+    """At once: what is not written whole is told here, and not when the process ends."""
+    try:
+        out.write(line)
+        out.flush()
+    except OSError as error:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        raise TidegateError(f"the export is not whole: {error.strerror}") from None
 
 
 def _new_file(path: Path) -> int:

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import getpass
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import sqlalchemy as sa
 
 from tests.integration.dlq.conftest import Graveyard
 from tests.support.avro import body, framed, save
-from tests.support.cli import Ended, tidegate
+from tests.support.cli import Ended, environment, tidegate
 from tests.support.review_desk import ReviewDesk
 from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.event import Event
@@ -266,6 +268,22 @@ async def test_letters_are_exported_whole_and_the_audit_knows(operator: Operator
     piped = await operator.says("export", str(numbers[0]), "--reason", "x")
     assert json.loads(piped)["id"] == numbers[0]
     assert await operator.acts() == [("dlq_export", True)] * 4
+
+
+async def test_an_export_that_nobody_reads_to_its_end_says_that_it_is_not_whole(operator: Operator) -> None:
+    await operator.graveyard.bury(*[operator.order(n) for n in range(3)])
+    ended = await operator.types("export", "--all", "--reason", "x", "--output", "/dev/full")
+    assert ended.code == 78  # it is there already
+    full = operator.folder / "full"
+    full.symlink_to("/dev/full")
+    assert (await operator.types("export", "--all", "--reason", "x", "--output", str(full))).code == 78
+    command = [sys.executable, "-m", "tidegate.consumers.cli", "dlq", "export", "--all", "--reason", "x"]
+    with Path("/dev/full").open("wb") as nowhere:
+        done = await asyncio.to_thread(
+            subprocess.run, command, stdout=nowhere, stderr=subprocess.PIPE, text=True, check=False,
+            env=environment(operator.variables),
+        )  # fmt: skip
+    assert (done.returncode, "the export is not whole" in done.stderr) == (70, True), done.stderr
 
 
 async def test_what_must_not_be_kept_is_erased_and_cannot_be_replayed(operator: Operator) -> None:
