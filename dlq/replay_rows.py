@@ -127,9 +127,14 @@ async def known_of(conn: AsyncConnection, t: Tables, found: Sequence[Entry]) -> 
     """What the guards ask the inbox about these letters. A plain read: the claim of the run itself decides."""
     if not found:
         return {}
-    f = t.failure.c
-    columns = (f.id, f.handler, f.version, f.event_id, f.payload_hash8, f.edit_id, f.attempt_id, f.redacted_at)
-    rows = (await conn.execute(sa.select(*columns).where(f.id.in_([entry.id for entry in found])))).all()
+    asked_for = await conn.execute(
+        t.sql("""
+            SELECT id, handler, version, event_id, payload_hash8, edit_id, attempt_id, redacted_at
+              FROM {failure} WHERE id = ANY (CAST(:ids AS bigint[]))
+        """),
+        {"ids": [entry.id for entry in found]},
+    )
+    rows = asked_for.all()
     known = {
         row.id: Known(row.handler, row.payload_hash8, row.edit_id, row.attempt_id, row.redacted_at is not None)
         for row in rows

@@ -109,7 +109,7 @@ async def entries(
 ) -> list[Entry]:
     """Rows that match, in the order of their numbers, behind `after` and not behind `upto`.
 
-    Not `named`: with the letter's id as it would be today, which spares a look at the letters; for acts on many.
+    Not `named`: without the letters' ids, which cost as much as all else; for acts on many.
     """
     chosen = (
         _listed(t, named=named)
@@ -119,7 +119,7 @@ async def entries(
     )
     if upto is not None:
         chosen = chosen.where(t.failure.c.id <= upto)
-    return [_entry(row) for row in (await conn.execute(chosen)).mappings()]
+    return [_entry(row, named=named) for row in (await conn.execute(chosen)).mappings()]
 
 
 async def count(conn: AsyncConnection, t: Tables, wanted: Filter, *, after: int = 0, upto: int) -> int:
@@ -260,10 +260,12 @@ def conditions(t: Tables, wanted: Filter) -> list[sa.ColumnElement[bool]]:
     return asked
 
 
-def _entry(row: sa.RowMapping) -> Entry:
+def _entry(row: sa.RowMapping, *, named: bool = True) -> Entry:
     columns: dict[str, Any] = {str(name): value for name, value in row.items()}
     key, saved = columns.pop("key"), columns.pop("saved_letter")
     state = FailureState(columns.pop("state"))
+    if not named:
+        return Entry(**columns, state=state, dead_letter_id="")
     letter_id: bytes = _letter_id(columns, key, state) if saved is None else saved
     return Entry(**columns, state=state, dead_letter_id=letter_id.hex())
 
