@@ -34,8 +34,12 @@ from .settings import GROUPS, Settings, masked_address
 PREFIX: Final = "TIDEGATE_"
 CONFIG_VARIABLE: Final = "TIDEGATE_CONFIG"
 
-NOT_SETTINGS: Final = frozenset({CONFIG_VARIABLE, "TIDEGATE_APP", "TIDEGATE_CONSUMER"})
-"""Variables that the command line reads: which file, which app, which consumer."""
+TOKEN_VARIABLE: Final = "TIDEGATE_TOKEN"  # noqa: S105  the variable's name, which is no secret
+
+NOT_SETTINGS: Final = frozenset(
+    {CONFIG_VARIABLE, "TIDEGATE_APP", "TIDEGATE_CONSUMER", TOKEN_VARIABLE, "TIDEGATE_TOKEN_FILE"}
+)
+"""Variables that the command line reads: which file, which app, which consumer, and whose token."""
 
 _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$")
 """What Kubernetes sets in every pod beside a Service named tidegate or tidegate-...: nobody's mistake."""

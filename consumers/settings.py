@@ -301,6 +301,44 @@ class Dlq(_Strict):
     )
 
 
+class Permission(_Strict):
+    """Who may do what with `tidegate` commands, and how they prove who they are."""
+
+    policy_file: str = Field(
+        default="",
+        description="A TOML file that grants roles: see `docs/guides/permission.md`. Without it, and without tokens, "
+        "whoever can reach the database may do everything, under the name of their operating system's user.",
+    )
+    token_jwks: str = Field(
+        default="",
+        description="The public keys that tokens are signed with: the path of a JWKS file, or its https address "
+        "(http only on this machine).",
+    )
+    token_secret: SecretStr = Field(
+        default=SecretStr(""),
+        description="The secret that tokens are signed with, where it is shared: 32 bytes at least. Not beside "
+        "`token_jwks`.",
+    )
+    token_algorithms: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        default=(),
+        description="Only these, of those that fit the key's type. Empty: all that do: RS, PS, ES and EdDSA for public "
+        "keys, HS for the secret.",
+    )
+    token_issuer: str = Field(default="", description="Who must have signed a token (`iss`).")
+    token_audience: str = Field(default="", description="For whom a token must have been made (`aud`).")
+    token_leeway_s: Seconds = Field(
+        default=10.0, description="How far two clocks may be apart where a token's times are judged."
+    )
+    groups_claim: str = Field(
+        default="groups", description="The claim that lists a person's groups, for `group:` in the policy."
+    )
+    grants_claim: str = Field(
+        default="",
+        description="The claim in which a token brings grants of its own, in the policy file's words. Empty: what a "
+        "token says about roles is not believed.",
+    )
+
+
 class Health(_Strict):
     """The HTTP server for probes and metrics."""
 
@@ -343,6 +381,7 @@ class Settings(_Strict):
     worker: Worker = Field(default_factory=Worker)
     dlq: Dlq = Field(default_factory=Dlq)
     effects: Effects = Field(default_factory=Effects)
+    permission: Permission = Field(default_factory=Permission)
     health: Health = Field(default_factory=Health)
     log: Log = Field(default_factory=Log)
 
@@ -394,6 +433,7 @@ GROUPS: Final[Mapping[str, type[BaseModel]]] = {
     "worker": Worker,
     "dlq": Dlq,
     "effects": Effects,
+    "permission": Permission,
     "health": Health,
     "log": Log,
 }

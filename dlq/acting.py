@@ -17,11 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..inbox import audit
 from ..inbox.errors import TidegateError
-from ..inbox.safe_text import Scalar
+from ..inbox.safe_text import Detail
 from ..inbox.store import Store
 from ..inbox.tables import Tables
-from .permission import Act, Permit, Place, ask, everybody
+from .permission import Act, Permit, ask_named, ask_verb, common_place, everybody
+from .reach import Place
 from .selection import Entry, Filter, entries, find
+from .verbs import Verb
 
 CHANGED: Final = "it was changed meanwhile"
 
@@ -65,7 +67,7 @@ class Deed:
     verb: str
     obstacle: Callable[[Entry], str | None]
     carry_out: Callable[[AsyncConnection, Tables, Sequence[Entry]], Awaitable[frozenset[int]]]
-    details: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
+    details: Mapping[str, Detail] = field(default_factory=dict[str, Detail])
     rows_max: int = ROWS_MAX
 
 
@@ -94,8 +96,7 @@ class Step:
 
 def place_of(entry: Entry) -> Place:
     """Where a letter is, for permission and audit."""
-    e = entry
-    return Place(e.consumer, e.handler, e.tenant, e.brand, e.id, e.event_id, e.correlation_id, e.operation_id)
+    return entry.place
 
 
 async def steps(store: Store, deed: Deed, errand: Errand, permit: Permit = everybody) -> AsyncGenerator[Step]:
@@ -116,9 +117,10 @@ async def steps(store: Store, deed: Deed, errand: Errand, permit: Permit = every
 async def step(store: Store, deed: Deed, errand: Errand, permit: Permit = everybody, after: int = 0) -> Step:
     """The letters behind the row number `after`, at most `deed.rows_max` of them."""
     async with store.look() as conn:
-        found, missing, more = await chosen(conn, store.tables, errand, after, deed.rows_max)
-    last_id = max((entry.id for entry in found), default=after)
-    mine = await _permitted(store, deed, errand, permit, found)
+        page = await chosen(conn, store.tables, Verb(deed.verb), errand, permit, after, deed.rows_max)
+    await ask_errand(store, Act(deed.verb, errand.actor, errand.reason, deed.details), errand, permit, page)
+    mine, missing, more = page.found, page.missing, page.more
+    last_id = max((entry.id for entry in mine), default=after)
     judged = [(entry, deed.obstacle(entry)) for entry in mine]
     fit = [entry for entry, cause in judged if cause is None]
     refused = missing + [Refusal(str(entry.id), cause) for entry, cause in judged if cause is not None]
@@ -135,44 +137,51 @@ async def step(store: Store, deed: Deed, errand: Errand, permit: Permit = everyb
     return answer
 
 
+class Chosen(NamedTuple):
+    """What an errand names or its filter meets, what it names without there being any, and whether there is more."""
+
+    found: list[Entry]
+    missing: list[Refusal]
+    more: bool
+    unseen: list[Place]
+    """Where things are that were named, and that the actor may not know of."""
+
+
 async def chosen(
-    conn: AsyncConnection, t: Tables, errand: Errand, after: int, rows_max: int
-) -> tuple[list[Entry], list[Refusal], bool]:
-    """What the errand names or its filter meets behind `after`, what it names in vain, and whether there is more."""
+    conn: AsyncConnection, t: Tables, verb: Verb, errand: Errand, permit: Permit, after: int, rows_max: int
+) -> Chosen:
+    """The letters behind `after`, of a filter only those that the actor may do this to."""
     if errand.filter is not None:
-        found = await entries(conn, t, errand.filter, after=after, limit=rows_max + 1)
-        return found[:rows_max], [], len(found) > rows_max
-    by_reference = await find(conn, t, errand.references)
-    missing = [Refusal(name, "no letter is known under this id") for name, rows in by_reference.items() if not rows]
-    by_id = {entry.id: entry for rows in by_reference.values() for entry in rows if entry.id > after}
-    ordered = sorted(by_id.values(), key=lambda entry: entry.id)
-    return ordered[:rows_max], missing if after == 0 else [], len(ordered) > rows_max
+        found = await entries(conn, t, errand.filter, within=permit.reach(verb), after=after, limit=rows_max + 1)
+        return Chosen(found[:rows_max], [], len(found) > rows_max, [])
+    seen: dict[int, Entry] = {}
+    missing, unseen = list[Refusal](), list[Place]()
+    for name, rows in (await find(conn, t, errand.references)).items():
+        known = [entry for entry in rows if permit.sees.covers(entry.place)]
+        seen |= {entry.id: entry for entry in known if entry.id > after}
+        missing += [] if known else [Refusal(name, "no letter is known under this id")]
+        unseen += [entry.place for entry in rows if entry not in known]
+    ordered = [seen[number] for number in sorted(seen)]
+    first = after == 0
+    return Chosen(ordered[:rows_max], missing if first else [], len(ordered) > rows_max, unseen if first else [])
 
 
-async def _permitted(store: Store, deed: Deed, errand: Errand, permit: Permit, found: Sequence[Entry]) -> list[Entry]:
-    """Those that the actor may do it to."""
-    mine = [entry for entry in found if permit(errand.actor, deed.verb, place_of(entry))]
-    outside = [entry for entry in found if entry not in mine]
-    if outside and (errand.references or not mine):
-        await ask(store, permit, Act(deed.verb, errand.actor, errand.reason, deed.details), place_of(outside[0]))
-    return mine
+async def ask_errand(store: Store, act: Act, errand: Errand, permit: Permit, chosen: Chosen) -> None:
+    """Of what was named, for each; of a filter whether the actor may do this anywhere. Raises NotPermitted."""
+    if errand.filter is not None:
+        await ask_verb(store, permit, act)
+    else:
+        await ask_named(store, permit, act, [*chosen.unseen, *(entry.place for entry in chosen.found)])
 
 
 def _act(deed: Deed, errand: Errand, step: Step) -> tuple[Act, Place]:
     """For the audit: with the letter's own fields where there is only one."""
-    wanted = errand.filter or Filter()
-    details: dict[str, Scalar] = {
+    details: dict[str, Detail] = {
         **deed.details,
         "filter": None if errand.filter is None else str(errand.filter),
         "read": step.read,
         "done": len(step.done),
         "refused": len(step.refused),
-        "failure_ids": ",".join(str(entry.id) for entry in step.done),
+        "failure_ids": tuple(entry.id for entry in step.done),
     }
-    only = step.done[0] if len(step.done) == 1 else None
-    place = (
-        place_of(only)
-        if only is not None
-        else Place(wanted.consumer or "", wanted.handler or "", wanted.tenant, wanted.brand)
-    )
-    return Act(deed.verb, errand.actor, errand.reason, details), place
+    return Act(deed.verb, errand.actor, errand.reason, details), common_place(entry.place for entry in step.done)

@@ -29,6 +29,7 @@ from ..inbox.tables import Tables, advisory_key
 from . import replay_journal as journal
 from .adopting import STANDS, TOO_OLD, Candidate, MakeEvent, Passed, Target, judge
 from .permission import Act, Permit, Place, ask, everybody
+from .reach import SEVERAL
 from .replay_journal import Part, Run
 from .replay_order import DONE, Left, Obstacle, Order
 from .replay_rows import REPLAY
@@ -114,6 +115,7 @@ class Adoptions:
         """Do what is left of a run. A rate counts letters that are read."""
         async with self.store.look() as conn:
             run = await journal.get(conn, self.store.tables, run_id)
+        await self._ask(journal.resumed(run.order, actor))
         started_s, before = time.monotonic(), run.read
         while run.ended_at is None:
             run = await self.step(run_id, actor, pace.rows_max)
@@ -164,7 +166,8 @@ class Adoptions:
         return self.permit(order.actor, REPLAY, place)
 
     async def _ask(self, order: Order) -> None:
-        place = Place(self.target.consumer, self.target.handler or "", order.named_tenant)
+        tenant = SEVERAL if order.all_tenants else order.named_tenant or None
+        place = Place(self.target.consumer, self.target.handler or SEVERAL, tenant, SEVERAL)
         await ask(self.store, self.permit, Act(REPLAY, order.actor, order.reason), place)
 
     async def _answers(self, conn: AsyncConnection, judged: _Judged, order: Order) -> _Judged:

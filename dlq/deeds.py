@@ -28,9 +28,10 @@ from ..inbox.store import Store
 from ..inbox.tables import Tables
 from .acting import Deed, Errand
 from .burial import Burial
-from .letter import emptied, read_letter
-from .permission import Act, Permit, Place, ask, everybody
+from .letter import Letter, emptied, read_letter
+from .permission import Act, Permit, Place, ask_verb, common_place, everybody
 from .selection import Entry, Filter
+from .verbs import Verb
 
 LETTERS_MAX: Final = 100
 """Rows with their payloads in one transaction: at a megabyte each they still fit into memory."""
@@ -42,7 +43,7 @@ _LINKED: Final = "it is a repeat and ends with its first one"
 
 def discarding() -> Deed:
     """Letters that nobody wants any more."""
-    return Deed("dlq_discard", _keeps_from_discard, _discard)
+    return Deed(Verb.DISCARD.value, _keeps_from_discard, _discard)
 
 
 def _keeps_from_discard(entry: Entry) -> str | None:
@@ -65,7 +66,7 @@ def cancelling(why: str) -> Deed:
     async def carry_out(conn: AsyncConnection, t: Tables, fit: Sequence[Entry]) -> frozenset[int]:
         return await _cancel(conn, t, fit, Dead(Reason.CANCELLED, f"cancelled: {why}"))
 
-    return Deed("dlq_cancel", _keeps_from_cancel, carry_out, rows_max=LETTERS_MAX)
+    return Deed(Verb.CANCEL.value, _keeps_from_cancel, carry_out, rows_max=LETTERS_MAX)
 
 
 def _keeps_from_cancel(entry: Entry) -> str | None:
@@ -99,7 +100,7 @@ async def _rows(conn: AsyncConnection, t: Tables, fit: Sequence[Entry]) -> list[
 
 def redacting() -> Deed:
     """Payloads that must not be kept. Hashes, ids and the audit stay; the topic's copy ends with its retention."""
-    return Deed("dlq_redact", _keeps_from_redact, _redact, rows_max=LETTERS_MAX)
+    return Deed(Verb.REDACT.value, _keeps_from_redact, _redact, rows_max=LETTERS_MAX)
 
 
 def _keeps_from_redact(entry: Entry) -> str | None:
@@ -136,7 +137,7 @@ async def redact_leftovers(store: Store, errand: Errand, permit: Permit = everyb
     """Saved letters of a key whose events were handled since: they have no row any more. How many there are, or were.
 
     Raises:
-        NotPermitted: the actor may not, for all of the consumer or of the tenant that the filter names.
+        NotPermitted: the actor may do this nowhere.
     """
     wanted, o = errand.filter, store.tables.outbox.c
     assert wanted is not None, "leftovers are found by their key"
@@ -144,22 +145,29 @@ async def redact_leftovers(store: Store, errand: Errand, permit: Permit = everyb
     of = [o.kind == "letter", o.key == wanted.key]
     if wanted.consumer is not None:
         of.append(o.consumer == wanted.consumer)
-    act = Act("dlq_redact", errand.actor, errand.reason, {"filter": str(wanted), "step": "letters without a row"})
-    place = Place(wanted.consumer or "", "", wanted.tenant, wanted.brand)
-    await ask(store, permit, act, place)
+    act = Act(Verb.REDACT.value, errand.actor, errand.reason, {"filter": str(wanted), "step": "letters without a row"})
+    await ask_verb(store, permit, act)
+    reach = permit.reach(Verb.REDACT)
     async with store.look() as conn:
         chosen = sa.select(o.id, o.topic, o.headers).where(*of)
         letters = (await conn.execute(chosen)).all()
-    ids = [row.id for row in letters if _is_of(row.topic, row.headers, wanted)]
+    found = [(row.id, read_letter(Record(row.topic, 0, 0, None, None, decode_headers(row.headers)))) for row in letters]
+    mine = [(number, place_of_letter(letter)) for number, letter in found if _is_of(letter, wanted)]
+    ids = [number for number, place in mine if reach.covers(place)]
     if errand.dry_run or not ids:
         return len(ids)
     async with store.transaction() as conn:
         n = await empty_letters(conn, store.tables, o.id.in_(ids))
-        await audit.write(conn, store.tables, act.line(place))
+        places = [place for _, place in mine if reach.covers(place)]
+        await audit.write(conn, store.tables, act.line(common_place(places)))
     return n
 
 
-def _is_of(topic: str, headers: bytes, wanted: Filter) -> bool:
-    letter = read_letter(Record(topic, 0, 0, None, None, decode_headers(headers)))
+def place_of_letter(letter: Letter) -> Place:
+    """Where a saved letter without a row is, as it says itself: the house wrote it."""
+    return Place(letter.consumer or "", letter.handler or "", letter.tenant, letter.brand)
+
+
+def _is_of(letter: Letter, wanted: Filter) -> bool:
     pairs = ((wanted.tenant, letter.tenant), (wanted.brand, letter.brand), (wanted.handler, letter.handler))
     return all(asked is None or (asked or None) == told for asked, told in pairs)

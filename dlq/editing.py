@@ -17,13 +17,14 @@ from ..inbox.event import Record
 from ..inbox.finding import get
 from ..inbox.outcome import FailureState
 from ..inbox.store import Store
-from .acting import CHANGED, place_of
+from .acting import CHANGED
 from .looking import Reads, ReadValue, ValueRefused, named
 from .masking import changes
 from .permission import Act, Permit, ask, everybody
 from .selection import Entry
+from .verbs import Verb
 
-EDIT: Final = "dlq_edit"
+EDIT: Final = Verb.EDIT.value
 
 
 @final
@@ -60,17 +61,15 @@ async def editable(store: Store, actor: str, reason: str, reference: str, permit
         ValueRefused: it is no letter that can be repaired.
         TidegateError: there is none of this name, or several.
     """
-    async with store.look() as conn:
-        entry = await named(conn, store.tables, reference)
-    act, place = Act(EDIT, actor, reason, {"step": "opened"}), place_of(entry)
-    await ask(store, permit, act, place)
+    act = Act(EDIT, actor, reason, {"step": "opened"})
+    entry = await named(store, permit, act, reference)
     if (cause := _obstacle(entry)) is not None:
         raise ValueRefused(f"{entry.id}: {cause}")
     async with store.transaction() as conn:
         row = await get(conn, store.tables, entry.id)
         if row is None or row.row_version != entry.row_version:
             raise ValueRefused(f"{entry.id}: {CHANGED}")
-        await audit.write(conn, store.tables, act.line(place))
+        await audit.write(conn, store.tables, act.line(entry.place))
     return Editable(entry, row.record, row.repaired)
 
 
@@ -104,7 +103,7 @@ async def edit(
         "received_sha256": _digest(received.value), "repaired_sha256": None if takes_back else _digest(value),
         "edit_id": None if edit_id is None else edit_id.hex(),
     })  # fmt: skip
-    await ask(store, permit, act, place_of(entry))
+    await ask(store, permit, act, entry.place)
     answer = Edited(entry, dry_run, fields, None if edit_id is None else edit_id.hex())
     if dry_run:
         return answer
@@ -116,7 +115,7 @@ async def edit(
             changed = await repairs.edit(conn, store.tables, seen, value, edit_id)
         if not changed:
             raise ValueRefused(f"{entry.id}: {CHANGED}")
-        await audit.write(conn, store.tables, act.line(place_of(entry)))
+        await audit.write(conn, store.tables, act.line(entry.place))
     return answer
 
 

@@ -20,11 +20,13 @@ from ..inbox.event import Headers
 from ..inbox.failure_rows import Failure
 from ..inbox.finding import failure_of
 from ..inbox.store import Store
-from .acting import Errand, chosen, place_of
-from .permission import Act, Permit, Place, ask, everybody
+from .acting import Errand, ask_errand, chosen
+from .permission import Act, Permit, common_place, everybody
+from .reach import Whole
 from .selection import Entry
+from .verbs import Verb
 
-EXPORT: Final = "dlq_export"
+EXPORT: Final = Verb.EXPORT
 
 ROWS_MAX: Final = 500
 """Letters without their values that are looked at in one step: below a megabyte."""
@@ -40,11 +42,11 @@ async def export(store: Store, errand: Errand, permit: Permit = everybody) -> As
         NotPermitted: the actor may not; that is audited.
     """
     wanted = errand.filter
-    act = Act(EXPORT, errand.actor, errand.reason, {"filter": None if wanted is None else str(wanted)})
-    place = (
-        Place("") if wanted is None else Place(wanted.consumer or "", wanted.handler or "", wanted.tenant, wanted.brand)
-    )
-    await ask(store, permit, act, place)
+    act = Act(EXPORT.value, errand.actor, errand.reason, {"filter": None if wanted is None else str(wanted)})
+    async with store.look() as conn:
+        page = await chosen(conn, store.tables, EXPORT, errand, permit, 0, ROWS_MAX)
+    await ask_errand(store, act, errand, permit, page)
+    place = common_place(entry.place for entry in page.found) if not page.more else Whole().place
     f = store.tables.failure.c
     async with store.transaction() as conn:
         newest: int = (await conn.execute(sa.select(sa.func.coalesce(sa.func.max(f.id), 0)))).scalar_one()
@@ -52,15 +54,16 @@ async def export(store: Store, errand: Errand, permit: Permit = everybody) -> As
     n, after, more = 0, 0, True
     while more and after < newest:
         async with store.look() as conn:
-            found, _, more = await chosen(conn, store.tables, errand, after, ROWS_MAX)
-        after = max((entry.id for entry in found), default=newest)
-        mine = [entry for entry in found if entry.id <= newest and permit(errand.actor, EXPORT, place_of(entry))]
+            page = await chosen(conn, store.tables, EXPORT, errand, permit, after, ROWS_MAX)
+        after, more = max((entry.id for entry in page.found), default=newest), page.more
+        mine = [entry for entry in page.found if entry.id <= newest]
         for batch in _batches(mine):
             for row, entry in await _rows(store, batch):
                 n += 1
                 yield exported(row, entry)
     async with store.transaction() as conn:
-        await audit.write(conn, store.tables, Act(EXPORT, errand.actor, errand.reason, {"exported": n}).line(place))
+        end = Act(EXPORT.value, errand.actor, errand.reason, {"exported": n})
+        await audit.write(conn, store.tables, end.line(place))
 
 
 def _batches(found: Sequence[Entry]) -> list[list[Entry]]:

@@ -23,8 +23,10 @@ from ..inbox.identity import digest16
 from ..inbox.safe_text import safe_text
 from ..inbox.store import Store
 from ..inbox.tables import Tables
-from .permission import Act, Permit, Place, ask, everybody
-from .selection import Filter, conditions, joined
+from .permission import Act, Permit, ask, everybody
+from .reach import EVERYWHERE, SEVERAL, Place, Reach, Whole
+from .selection import Filter, columns, conditions, joined
+from .verbs import Verb
 
 
 class By(enum.StrEnum):
@@ -119,13 +121,23 @@ class LetterGroup:
     @property
     def place(self) -> Place:
         """Where it is, for permission and audit."""
-        return Place(self.consumer or "", self.handler or "", self.tenant)
+        tenant = self.tenant if By.TENANT in self.by else SEVERAL
+        named = By.HANDLER in self.by
+        return Place(
+            (self.consumer or "") if named else SEVERAL, (self.handler or "") if named else SEVERAL, tenant, SEVERAL
+        )
 
 
 async def grouped(
-    conn: AsyncConnection, t: Tables, wanted: Filter, by: Sequence[By] = USUAL, *, limit: int = 100
+    conn: AsyncConnection,
+    t: Tables,
+    wanted: Filter,
+    by: Sequence[By] = USUAL,
+    *,
+    within: Reach = EVERYWHERE,
+    limit: int = 100,
 ) -> list[LetterGroup]:
-    """The largest group first, with its latest notes."""
+    """The largest group `within` a reach first, with its latest notes."""
     by = tuple(each for each in By if each in by)
     f, h = t.failure.c, t.handler.c
     hour = sa.func.date_trunc("hour", f.last_failed_at, "UTC")
@@ -143,8 +155,8 @@ async def grouped(
     inner = (
         sa.select(*[column.label(name) for name, column in keys.items()], n.label("letters"),
                   sa.func.min(f.first_failed_at).label("oldest"), sa.func.max(f.last_failed_at).label("latest"))
-        .select_from(joined(t) if wanted.consumer is not None or wanted.handler is not None else t.failure)
-        .where(*conditions(t, wanted)).group_by(*keys.values())
+        .select_from(joined(t) if _asks_handler(wanted, within) else t.failure)
+        .where(*conditions(t, wanted), within.rows(columns(t))).group_by(*keys.values())
         .order_by(n.desc(), *keys.values()).limit(limit).subquery()
     )  # fmt: skip
     if By.HANDLER in by:
@@ -156,17 +168,23 @@ async def grouped(
     rows = (await conn.execute(chosen)).mappings().all()
     found = [LetterGroup(by=by, **{str(k): v for k, v in row.items() if k != "handler_id"}) for row in rows]
     found.sort(key=lambda group: -group.letters)
-    notes = await notes_of(conn, t, [group.name for group in found])
+    notes = await notes_of(conn, t, [group.name for group in found if within.covers(group.place)])
     return [replace(group, notes=notes.get(group.name, ())) for group in found]
 
 
-async def named(conn: AsyncConnection, t: Tables, name: str, wanted: Filter | None = None) -> LetterGroup:
-    """The group of this name among the letters that `wanted` matches.
+def _asks_handler(wanted: Filter, within: Reach) -> bool:
+    return wanted.consumer is not None or wanted.handler is not None or not within.covers_whole(Whole())
+
+
+async def named(
+    conn: AsyncConnection, t: Tables, name: str, wanted: Filter | None = None, *, within: Reach = EVERYWHERE
+) -> LetterGroup:
+    """The group of this name among the letters `within` a reach that `wanted` matches.
 
     Raises:
         TidegateError: it is no group's name, or no letter is in that group (any more).
     """
-    for group in await grouped(conn, t, wanted or Filter(), _by_of(name), limit=GROUPS_MAX):
+    for group in await grouped(conn, t, wanted or Filter(), _by_of(name), within=within, limit=GROUPS_MAX):
         if group.name == name:
             return group
     raise TidegateError(f"no letter is in a group {name} (any more): see `tidegate dlq groups`")
@@ -197,15 +215,15 @@ async def note(store: Store, name: str, text: str, actor: str, permit: Permit = 
     """Leave a note on a group, and give the group.
 
     Raises:
-        NotPermitted: the actor may not; that is audited.
+        NotPermitted: the actor may not, in all of the group: whoever sees all of it reads the note. That is audited.
         TidegateError: there is no such group, or the note says nothing or too much.
     """
     kept = safe_text(text.strip(), NOTE_CHARS_MAX + 1)
     if not 0 < len(kept) <= NOTE_CHARS_MAX:
         raise TidegateError(f"a note has 1 to {NOTE_CHARS_MAX} characters")
     async with store.look() as conn:
-        group = await named(conn, store.tables, name)
-    act = Act("dlq_note", actor, "a note", {"group": name})
+        group = await named(conn, store.tables, name, within=permit.sees)
+    act = Act(Verb.NOTE.value, actor, "a note", {"group": name})
     await ask(store, permit, act, group.place)
     async with store.transaction() as conn:
         await conn.execute(sa.insert(store.tables.note).values(group_name=name, actor=actor, text=kept))

@@ -16,15 +16,20 @@ from typing import Final, final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ..inbox import audit, failure
-from ..inbox.audit import AuditLine
-from ..inbox.handlers import mark_discarded
+from ..inbox import failure
+from ..inbox.handlers import known_handlers, mark_discarded
 from ..inbox.outcome import FailureState
 from ..inbox.states import Act, sources
 from ..inbox.tables import Tables
+from .permission import Gate
+from .reach import Columns, Reach, Whole
+from .verbs import Verb
 
 ROWS_MAX: Final = 1_000
 """Rows in one transaction: as many as one replay takes; their lanes are locked for a moment only."""
+
+
+_ALL: Final = sa.true()
 
 
 @final
@@ -45,10 +50,60 @@ class Left:
         return ", ".join([*rows, f"checkpoints in {self.partitions} partitions"])
 
 
-async def left_by(conn: AsyncConnection, t: Tables, handler_id: int) -> Left:
+async def known(gate: Gate, consumer: str) -> dict[str, Left]:
+    """The consumer's handlers that the caller sees something of, with what each has within their reach."""
+    async with gate.asked(Verb.LIST_HANDLERS) as asked:
+        ids = await known_handlers(asked.conn, asked.t, consumer)
+        return {
+            name: await left_by(asked.conn, asked.t, ids[name], _of(asked.reach, asked.t, consumer, name))
+            for name in sorted(ids)
+            if asked.reach.touches(Whole(consumer, name))
+        }
+
+
+def _of(reach: Reach, t: Tables, consumer: str, name: str) -> sa.ColumnElement[bool]:
+    f = t.failure.c
+    return reach.rows(Columns(sa.literal(consumer), sa.literal(name), f.tenant, f.brand))
+
+
+async def look(gate: Gate, consumer: str, name: str, handler_id: int) -> Left:
+    """What `discard` would discard. Raises NotPermitted."""
+    async with gate.asked(Verb.DISCARD_HANDLER, dry_run=True, named=True) as asked:
+        asked.require_whole(Whole(consumer, name))
+        return await left_by(asked.conn, asked.t, handler_id)
+
+
+async def discard(gate: Gate, consumer: str, name: str, handler_id: int, reason: str) -> Left:
+    """Discard what a gone handler left, of all tenants, and have nobody miss it; what there was.
+
+    Raises:
+        NotPermitted: the caller may not do this to all of the handler.
+    """
+    left = await look(gate, consumer, name, handler_id)
+    while await _discard_some(gate, Whole(consumer, name), handler_id, reason, left):
+        pass
+    return left
+
+
+async def _discard_some(gate: Gate, whole: Whole, handler_id: int, reason: str, left: Left) -> bool:
+    """One transaction, lock order 2, 6, 7: up to `ROWS_MAX` open rows, or the last word where there are none."""
+    async with gate.asked(Verb.DISCARD_HANDLER, reason, named=True) as asked:
+        asked.require_whole(whole)
+        rows = await _open_rows(asked.conn, asked.t, handler_id)
+        if not rows:
+            await mark_discarded(asked.conn, asked.t, handler_id)
+            await asked.write(whole.place, {"left": str(left), "closed": True})
+            return False
+        done = await failure.discard(asked.conn, asked.t, rows)
+        counts = {"discarded": len(done), "changed_meanwhile": len(rows) - len(done)}
+        await asked.write(whole.place, {"left": str(left), **counts})
+        return True
+
+
+async def left_by(conn: AsyncConnection, t: Tables, handler_id: int, within: sa.ColumnElement[bool] = _ALL) -> Left:
     """Count it; no lock."""
     f, c = t.failure.c, t.checkpoint.c
-    counted = sa.select(f.state, sa.func.count()).where(f.handler == handler_id).group_by(f.state)
+    counted = sa.select(f.state, sa.func.count()).where(f.handler == handler_id, within).group_by(f.state)
     rows = {FailureState(state): count for state, count in await conn.execute(counted)}
     places = sa.select(c.topic, c.partition).where(c.handler == handler_id).distinct().subquery()
     return Left(rows, await conn.scalar(sa.select(sa.func.count()).select_from(places)) or 0)
@@ -62,25 +117,8 @@ async def open_effects(conn: AsyncConnection, t: Tables, consumer: str) -> dict[
     return {row[0]: row[1] for row in rows}
 
 
-async def discard_some(conn: AsyncConnection, t: Tables, handler_id: int, line: AuditLine) -> int:
-    """Lock order 2, 6, 7: discard up to `ROWS_MAX` open rows, `line` with their number in the audit; how many."""
+async def _open_rows(conn: AsyncConnection, t: Tables, handler_id: int) -> list[tuple[int, int]]:
     f = t.failure.c
     is_open = f.state.in_(sorted(state.value for state in sources(Act.DISCARD)))
     wanted = sa.select(f.id, f.row_version).where(f.handler == handler_id, is_open).order_by(f.id).limit(ROWS_MAX)
-    rows = [(row.id, row.row_version) for row in await conn.execute(wanted)]
-    if rows:
-        done = await failure.discard(conn, t, rows)
-        await audit.write(conn, t, _with(line, {"discarded": len(done), "changed_meanwhile": len(rows) - len(done)}))
-    return len(rows)
-
-
-async def close(conn: AsyncConnection, t: Tables, handler_id: int, line: AuditLine) -> None:
-    """Lock order 7: nobody misses the handler; its last audit line."""
-    await mark_discarded(conn, t, handler_id)
-    await audit.write(conn, t, _with(line, {"closed": True}))
-
-
-def _with(line: AuditLine, more: Mapping[str, int | bool]) -> AuditLine:
-    return AuditLine(
-        act=line.act, actor=line.actor, consumer=line.consumer, handler=line.handler, details={**line.details, **more}
-    )
+    return [(row.id, row.row_version) for row in await conn.execute(wanted)]

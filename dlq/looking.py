@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from ..inbox import audit
 from ..inbox.audit import AuditEntry
 from ..inbox.errors import TidegateError
@@ -20,14 +18,14 @@ from ..inbox.event import Record
 from ..inbox.failure_rows import Failure
 from ..inbox.finding import get
 from ..inbox.store import Store
-from ..inbox.tables import Tables
-from .acting import place_of
+from . import audit_trail
 from .masking import EVERYTHING, Masking, changes, masked
-from .permission import Act, Permit, ask, everybody
+from .permission import Act, Permit, ask, deny, everybody
 from .selection import Entry, find, published_at
+from .verbs import Verb
 
-SHOW: Final = "dlq_show"
-REVEAL: Final = "dlq_reveal"
+SHOW: Final = Verb.SHOW_LETTER.value
+REVEAL: Final = Verb.REVEAL.value
 
 
 class ValueRefused(TidegateError):
@@ -76,15 +74,24 @@ class Looked:
     audit: tuple[AuditEntry, ...] = field(default=())
 
 
-async def named(conn: AsyncConnection, t: Tables, reference: str) -> Entry:
-    """The one letter of this name. Raises TidegateError where there is none, or several."""
-    found = (await find(conn, t, [reference]))[reference]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+async def named(store: Store, permit: Permit, act: Act, reference: str) -> Entry:
+    """The one letter of this name that the actor may know of, and may do this to.
+
+    Raises:
+        NotPermitted: the actor may see it, and not do this; that is audited.
+        TidegateError: there is none that they may know of, or several. That they asked for others is audited.
+    """
+    async with store.look() as conn:
+        found = (await find(conn, store.tables, [reference]))[reference]
+    await deny(store, act, [entry.place for entry in found if not permit.sees.covers(entry.place)])
+    known = [entry for entry in found if permit.sees.covers(entry.place)]
+    if not known:
         raise TidegateError(f"no letter is known as {reference}")
-    names = ", ".join(f"{entry.id} ({entry.consumer}/{entry.handler})" for entry in found)
-    raise TidegateError(f"{reference} stands for several letters: {names}; name one by its number")
+    if len(known) > 1:
+        names = ", ".join(f"{entry.id} ({entry.consumer}/{entry.handler})" for entry in known)
+        raise TidegateError(f"{reference} stands for several letters: {names}; name one by its number")
+    await ask(store, permit, act, known[0].place)
+    return known[0]
 
 
 async def look(store: Store, actor: str, reference: str, read: Reads, permit: Permit = everybody) -> Looked:
@@ -94,30 +101,26 @@ async def look(store: Store, actor: str, reference: str, read: Reads, permit: Pe
         NotPermitted: the actor may not see it; that is audited.
         TidegateError: there is none of this name, or several.
     """
-    async with store.look() as conn:
-        entry = await named(conn, store.tables, reference)
-    await ask(store, permit, Act(SHOW, actor, "to look at it"), place_of(entry))
-    return await _looked(store, entry, read, reveal=False)
+    entry = await named(store, permit, Act(SHOW, actor, "to look at it"), reference)
+    return await _looked(store, entry, read, permit, reveal=False)
 
 
 async def reveal(
     store: Store, actor: str, reason: str, reference: str, read: Reads, permit: Permit = everybody
 ) -> Looked:
     """The letter with key, value and headers. Raises as `look` does."""
-    async with store.look() as conn:
-        entry = await named(conn, store.tables, reference)
-    act, place = Act(REVEAL, actor, reason), place_of(entry)
-    await ask(store, permit, act, place)
+    act = Act(REVEAL, actor, reason)
+    entry = await named(store, permit, act, reference)
     async with store.transaction() as conn:
-        await audit.write(conn, store.tables, act.line(place))
-    return await _looked(store, entry, read, reveal=True)
+        await audit.write(conn, store.tables, act.line(entry.place))
+    return await _looked(store, entry, read, permit, reveal=True)
 
 
-async def _looked(store: Store, entry: Entry, read: Reads, *, reveal: bool) -> Looked:
+async def _looked(store: Store, entry: Entry, read: Reads, permit: Permit, *, reveal: bool) -> Looked:
     async with store.look() as conn:
         row = await get(conn, store.tables, entry.id)
         published = await published_at(conn, store.tables, entry)
-        lines = await audit.read(conn, store.tables, failure_id=entry.id)
+        lines = await audit_trail.of_letter(conn, store.tables, permit.sees, entry.id)
     if row is None:
         raise TidegateError(f"{entry.id} is gone meanwhile: it was handled")
     received = _read(entry, row.record, read, row)

@@ -90,8 +90,13 @@ async def get(conn: AsyncConnection, t: Tables, run_id: int, *, lock: bool = Fal
     chosen = sa.select(t.replay).where(t.replay.c.id == run_id)
     row = (await conn.execute(chosen.with_for_update() if lock else chosen)).mappings().one_or_none()
     if row is None:
-        raise NoSuchRun(f"no replay has the number {run_id}: `tidegate dlq replays` lists them")
+        raise no_such(run_id)
     return _run(row)
+
+
+def no_such(run_id: int) -> NoSuchRun:
+    """What is said where there is none, or none that the asker may know of."""
+    return NoSuchRun(f"no replay has the number {run_id}: `tidegate dlq replays` lists them")
 
 
 async def latest(conn: AsyncConnection, t: Tables, limit: int) -> list[Run]:

@@ -9,7 +9,7 @@ counted or audited.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -17,10 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..inbox import audit, claim, failure
 from ..inbox.audit import AuditLine
-from ..inbox.safe_text import Scalar
+from ..inbox.safe_text import Detail
 from ..inbox.tables import Tables
-from .acting import place_of
-from .permission import Place
+from .permission import Act, common_place
+from .reach import EVERYWHERE, Reach
 from .replay_order import (
     CHANGED,
     NOT_KNOWN,
@@ -36,26 +36,13 @@ from .replay_order import (
 )
 from .resending import send
 from .selection import Entry, entries, find
+from .verbs import Verb
 
-REPLAY: Final = "dlq_replay"
+REPLAY: Final = Verb.REPLAY.value
 """The act's name in permission and audit."""
 
 ROWS_MAX: Final = 1_000
 """Rows in one transaction: a few megabytes of row locks' worth, a second of work; `Report.more` says to come again."""
-
-AUDITED_IDS_MAX: Final = 1_000
-"""As many as one transaction holds: an audit line names every row of its act."""
-
-IDS_CHARS_MAX: Final = 1_900
-"""An audit line's texts hold 2,000 characters: longer lists go on in the next detail."""
-
-May = Callable[[Place], bool]
-"""Whether whoever asks may replay a letter of this place."""
-
-
-def anywhere(_: Place) -> bool:
-    """Where nothing is asked."""
-    return True
 
 
 async def replay(
@@ -66,16 +53,17 @@ async def replay(
     after: int = 0,
     upto: int | None = None,
     rows_max: int = ROWS_MAX,
-    may: May = anywhere,
+    within: Reach = EVERYWHERE,
+    sees: Reach = EVERYWHERE,
     run_id: int | None = None,
 ) -> Report:
     """Put the letters of `order` back into the queue, due at once (lock order 2, 6 and 7).
 
     A filter takes `rows_max` letters at most, those behind the row number `after` (and none behind `upto`), so that a
     run of several transactions reads each letter once and ends; letters named by reference are all taken. What lies
-    beyond the asker's scope is as if it were not there.
+    beyond what the asker `sees` is as if it were not there; what they may not replay is not `within`, and left out.
     """
-    found, left, more, last_id = await _wanted(conn, t, order, after, upto, rows_max, may)
+    found, left, more, last_id = await _wanted(conn, t, order, after, upto, rows_max, within, sees)
     known = await known_of(conn, t, found)
     fit: list[Entry] = []
     for entry in found:
@@ -106,20 +94,28 @@ def _left(entry: Entry, reason: Obstacle) -> Refusal:
 
 
 async def _wanted(
-    conn: AsyncConnection, t: Tables, order: Order, after: int, upto: int | None, rows_max: int, may: May
+    conn: AsyncConnection,
+    t: Tables,
+    order: Order,
+    after: int,
+    upto: int | None,
+    rows_max: int,
+    within: Reach,
+    sees: Reach,
 ) -> tuple[list[Entry], list[Refusal], bool, int]:
     """The rows that the order means, what it names without there being any, whether the filter has more, and where."""
     if order.filter is not None:
-        found = await entries(conn, t, order.filter, after=after, limit=rows_max + 1, upto=upto, named=False)
+        found = await entries(
+            conn, t, order.filter, within=within, after=after, limit=rows_max + 1, upto=upto, named=False
+        )
         page = found[:rows_max]
-        last_id = max((entry.id for entry in page), default=after)
-        return [entry for entry in page if may(place_of(entry))], [], len(found) > rows_max, last_id
+        return page, [], len(found) > rows_max, max((entry.id for entry in page), default=after)
     by_reference = {
-        reference: [entry for entry in rows if may(place_of(entry))]
+        reference: [entry for entry in rows if sees.covers(entry.place)]
         for reference, rows in (await find(conn, t, order.references)).items()
     }
     unknown = [Refusal(reference, *NOT_KNOWN) for reference, rows in by_reference.items() if not rows]
-    by_id = {entry.id: entry for rows in by_reference.values() for entry in rows}
+    by_id = {entry.id: entry for rows in by_reference.values() for entry in rows if within.covers(entry.place)}
     return [by_id[number] for number in sorted(by_id)], unknown, False, max(by_id, default=after)
 
 
@@ -182,43 +178,17 @@ async def _identify(
 
 def audit_line(order: Order, report: Report, run_id: int | None) -> AuditLine:
     """One line for the act; with the letter's own fields where there is only one."""
-    only = report.replayed[0] if len(report.replayed) == 1 else None
-    wanted = order.filter
-    return AuditLine(
-        act=REPLAY,
-        actor=order.actor,
-        consumer=only.consumer if only is not None else (wanted.consumer or "" if wanted else ""),
-        handler=only.handler if only is not None else (wanted.handler or "" if wanted else ""),
-        failure_id=only.id if only is not None else None,
-        event_id=only.event_id if only is not None else None,
-        correlation_id=only.correlation_id if only is not None else "",
-        operation_id=only.operation_id if only is not None else "",
-        tenant=only.tenant if only is not None else order.named_tenant,
-        brand=only.brand if only is not None else None,
-        details={
-            "why": order.reason,
-            "forced": order.force,
-            "new_operation": order.new_operation,
-            "to_source": order.to_source,
-            "replay": run_id,
-            "filter": str(wanted) if wanted is not None else None,
-            "read": report.read,
-            "replayed": len(report.replayed),
-            "skipped": report.count(Left.SKIPPED),
-            "refused": report.count(Left.REFUSED),
-            **_numbers(report.replayed),
-        },
-    )
-
-
-def _numbers(replayed: Sequence[Entry]) -> dict[str, Scalar]:
-    """The rows' numbers, as many to a detail as it holds."""
-    lists: list[str] = []
-    text = ""
-    for entry in replayed[:AUDITED_IDS_MAX]:
-        if len(text) + 20 > IDS_CHARS_MAX:
-            lists.append(text)
-            text = ""
-        text += f",{entry.id}" if text else str(entry.id)
-    lists.append(text)
-    return {"failure_ids" if n == 0 else f"failure_ids_{n + 1}": numbers for n, numbers in enumerate(lists)}
+    place, wanted = common_place(entry.place for entry in report.replayed), order.filter
+    details: dict[str, Detail] = {
+        "forced": order.force,
+        "new_operation": order.new_operation,
+        "to_source": order.to_source,
+        "replay": run_id,
+        "filter": str(wanted) if wanted is not None else None,
+        "read": report.read,
+        "replayed": len(report.replayed),
+        "skipped": report.count(Left.SKIPPED),
+        "refused": report.count(Left.REFUSED),
+        "failure_ids": tuple(entry.id for entry in report.replayed),
+    }
+    return Act(REPLAY, order.actor, order.reason, details).line(place)

@@ -25,19 +25,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ..inbox.clock import Clock, SteadyClock
 from ..inbox.store import Store
 from . import replay_journal as journal
-from .acting import place_of
-from .permission import Act, Permit, Place, ask, everybody
+from .permission import Act, Permit, ask_named, ask_verb, everybody
+from .reach import Reach, Whole
 from .replay_journal import Outcomes, Run
 from .replay_order import Left, Order, Report
 from .replay_rows import REPLAY, ROWS_MAX, replay
 from .resending import RECORDS_MAX
-from .selection import Entry, count, entries, find
+from .selection import Entry, count, find
+from .verbs import Verb
 
 LOOK_S: Final = 0.5
 """How often a wait looks: a worker takes up what was queued within a second."""
-
-SAMPLE_MAX: Final = 1_000
-"""Letters that are looked at to tell whether any of them is within the asker's scope."""
 
 Told = Callable[[Run], None]
 
@@ -127,6 +125,12 @@ class Replays:
                 return plan
             after = report.last_id
 
+    async def at_once(self, order: Order, after: int = 0) -> Report:
+        """One step without a run in the journal: the letters behind `after`. Raises NotPermitted."""
+        await self._ask(order)
+        async with self._store.transaction() as conn:
+            return await self._replay(conn, order, after)
+
     async def start(self, order: Order) -> Run:
         """Write down what is to be done, with its bound; `go_on` does it. Raises NotPermitted."""
         await self._ask(order)
@@ -136,7 +140,7 @@ class Replays:
     async def go_on(self, run_id: int, actor: str, pace: Pace = AT_ONCE, told: Told = nobody) -> Run:
         """Do what is left of a run; `told` hears of each step. Raises NotPermitted and NoSuchRun."""
         async with self._store.look() as conn:
-            run = await journal.get(conn, self._store.tables, run_id)
+            run = await self._run(conn, run_id)
         if run.ended_at is None:
             await self._ask(journal.resumed(run.order, actor))
         most = ROWS_MAX if run.wanted["to_source"] is None else RECORDS_MAX
@@ -152,7 +156,7 @@ class Replays:
         """The next letters of a run, in one transaction."""
         t = self._store.tables
         async with self._store.transaction() as conn:
-            run = await journal.get(conn, t, run_id, lock=True)
+            run = await self._run(conn, run_id, lock=True)
             if run.ended_at is not None:
                 return run
             order = journal.resumed(run.order, actor)
@@ -163,13 +167,37 @@ class Replays:
     async def _replay(
         self, conn: AsyncConnection, order: Order, after: int, run: Run | None = None, rows_max: int = ROWS_MAX
     ) -> Report:
-        def may(place: Place) -> bool:
-            return self._permit(order.actor, REPLAY, place)
-
         upto, run_id = (None, None) if run is None else (run.bound, run.id)
         return await replay(
-            conn, self._store.tables, order, after=after, upto=upto, rows_max=rows_max, may=may, run_id=run_id
+            conn,
+            self._store.tables,
+            order,
+            after=after,
+            upto=upto,
+            rows_max=rows_max,
+            within=self._within,
+            sees=self._permit.sees,
+            run_id=run_id,
         )
+
+    @property
+    def actor(self) -> str:
+        """Who asks."""
+        return self._permit.actor
+
+    @property
+    def _within(self) -> Reach:
+        return self._permit.reach(Verb.REPLAY)
+
+    async def _run(self, conn: AsyncConnection, run_id: int, *, lock: bool = False) -> Run:
+        run = await journal.get(conn, self._store.tables, run_id, lock=lock)
+        if not self._knows(run):
+            raise journal.no_such(run_id)
+        return run
+
+    def _knows(self, run: Run) -> bool:
+        """Its filter and its counts are of all that its own operator could see: another one sees it if they see all."""
+        return run.actor == self._permit.actor or self._permit.sees.covers_whole(Whole())
 
     async def left(self, run: Run) -> int:
         """How many letters a run still has to read, as it looks now."""
@@ -177,21 +205,24 @@ class Replays:
         if order.filter is None:
             return len(order.references) if run.ended_at is None else 0
         async with self._store.look() as conn:
-            return await count(conn, self._store.tables, order.filter, after=run.position, upto=run.bound)
+            return await count(
+                conn, self._store.tables, order.filter, within=self._within, after=run.position, upto=run.bound
+            )
 
     async def run(self, run_id: int) -> Run:
         """How far it is. Raises NoSuchRun."""
         async with self._store.look() as conn:
-            return await journal.get(conn, self._store.tables, run_id)
+            return await self._run(conn, run_id)
 
     async def latest(self, limit: int = 20) -> list[Run]:
         """The last runs, the newest first."""
         async with self._store.look() as conn:
-            return await journal.latest(conn, self._store.tables, limit)
+            return [run for run in await journal.latest(conn, self._store.tables, limit) if self._knows(run)]
 
     async def outcomes(self, run_id: int) -> Outcomes:
         """What became of its letters, as it stands."""
         async with self._store.look() as conn:
+            await self._run(conn, run_id)
             return await journal.outcomes(conn, self._store.tables, run_id)
 
     async def wait(
@@ -209,15 +240,11 @@ class Replays:
             await asyncio.sleep(LOOK_S)
 
     async def _ask(self, order: Order) -> None:
-        """Of letters that are named, for each; else whether any that the filter meets is within the asker's scope."""
-        async with self._store.look() as conn:
-            found = await self._sample(conn, order)
-        outside = [place for place in map(place_of, found) if not self._permit(order.actor, REPLAY, place)]
-        if outside and (order.references or len(outside) == len(found)):
-            await ask(self._store, self._permit, Act(REPLAY, order.actor, order.reason), outside[0])
-
-    async def _sample(self, conn: AsyncConnection, order: Order) -> list[Entry]:
+        """Of letters that are named, for each; else whether the asker may replay any at all."""
+        act = Act(REPLAY, order.actor, order.reason)
         if order.filter is not None:
-            return await entries(conn, self._store.tables, order.filter, limit=SAMPLE_MAX)
-        named = await find(conn, self._store.tables, order.references)
-        return [entry for rows in named.values() for entry in rows]
+            await ask_verb(self._store, self._permit, act)
+            return
+        async with self._store.look() as conn:
+            named = await find(conn, self._store.tables, order.references)
+        await ask_named(self._store, self._permit, act, [entry.place for rows in named.values() for entry in rows])

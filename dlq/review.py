@@ -23,17 +23,18 @@ from typing import Any, Final, final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ..inbox import audit, claim, effect_findings, effects, failure
+from ..inbox import claim, effect_findings, effects, failure
 from ..inbox.effect_findings import Finding
 from ..inbox.effect_rows import EXTERNAL_ID_CHARS_MAX, ResultRefused, result_text
 from ..inbox.effect_rules import RESULT_BYTES_MAX
 from ..inbox.effect_states import EffectState, Resolution
 from ..inbox.errors import TidegateError
 from ..inbox.outcome import FailureState
+from ..inbox.safe_text import Detail
 from ..inbox.states import Act as RowAct
-from ..inbox.store import Store
 from ..inbox.tables import Tables
-from .permission import Act, Permit, ask, everybody
+from . import verbs
+from .permission import Gate
 from .review_cases import Case, EffectShown, named, waiting_for
 from .selection import Entry
 
@@ -62,9 +63,8 @@ class Refused(TidegateError):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What is said about one case, by whom and why. `result` is JSON as Python values."""
+    """What is said about one case, and why. `result` is JSON as Python values."""
 
-    actor: str
     reason: str
     reference: str
     verb: Verb
@@ -80,39 +80,34 @@ class Ruling:
         if self.external_id is not None and not 0 < len(self.external_id) <= EXTERNAL_ID_CHARS_MAX:
             raise Refused(f"an external id has 1 to {EXTERNAL_ID_CHARS_MAX} characters")
 
-    def act(self, case: Case) -> Act:
-        """For permission and audit: never the result, which may hold anything."""
-        details: dict[str, Any] = {"verb": self.verb.value}
+    def details(self, case: Case) -> dict[str, Detail]:
+        """For the audit: never the result, which may hold anything."""
+        details: dict[str, Detail] = {"verb": self.verb.value}
         if case.effect is not None:
             details |= {"effect_id": case.effect.id, "effect": case.effect.name, "effect_was": case.effect.state.value}
         if self.external_id is not None:
             details["external_id"] = self.external_id
         if self.same_key is not None:
             details["key"] = "kept" if self.same_key else "new"
-        return Act(REVIEW_RESOLVE, self.actor, self.reason, details)
+        return details
 
 
-REVIEW_RESOLVE: Final = "review_resolve"
-"""The act's name in permission and audit."""
-
-
-async def resolve(store: Store, ruling: Ruling, permit: Permit = everybody) -> Case:
+async def resolve(gate: Gate, ruling: Ruling) -> Case:
     """Do what the ruling says, and give the case as it was before.
 
     Raises:
-        NotPermitted: the actor may not; that is audited.
+        NotPermitted: the caller may see the case, and not rule on it; that is audited.
         Refused: it does not fit the case, or the case changed meanwhile. Nothing was changed.
-        TidegateError: nothing is known under the reference.
+        TidegateError: nothing is known under the reference within the caller's reach.
     """
-    async with store.look() as conn:
-        case = await named(conn, store.tables, ruling.reference)
-    act = ruling.act(case)
-    await ask(store, permit, act, case.place)
-    if (obstacle := obstacle_of(case, ruling)) is not None:
-        raise Refused(f"{case.reference}: {obstacle}")
-    async with store.transaction() as conn:
-        await carry_out(conn, store.tables, case, ruling)
-        await audit.write(conn, store.tables, act.line(case.place))
+    async with gate.asked(verbs.Verb.REVIEW_RESOLVE, ruling.reason, named=True) as asked:
+        case = await named(asked, ruling.reference)
+        for place in case.places:
+            asked.require(place)
+        if (obstacle := obstacle_of(case, ruling)) is not None:
+            raise Refused(f"{case.reference}: {obstacle}")
+        await carry_out(asked.conn, asked.t, case, ruling)
+        await asked.write(case.place, ruling.details(case))
     return case
 
 

@@ -15,12 +15,16 @@ from typing import Any, Final, final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from ..inbox.audit import AuditEntry
 from ..inbox.effect_states import EffectState, Resolution
 from ..inbox.errors import TidegateError
 from ..inbox.outcome import FailureState
 from ..inbox.tables import Tables
-from .permission import Place
+from . import audit_trail
+from .permission import Gate, Warrant
+from .reach import Columns, Place, Reach
 from .selection import Entry, Filter, entries, find
+from .verbs import Verb
 
 EFFECT: Final = "effect:"
 """Begins the reference of a call that stands alone."""
@@ -62,6 +66,12 @@ class EffectShown:
         """Nobody knows yet whether it was done."""
         return self.state in (EffectState.INTENDED, EffectState.UNKNOWN)
 
+    @property
+    def place(self) -> Place:
+        """Where it is, for permission and audit."""
+        ids = (None, self.event_id, self.correlation_id, self.operation_id)
+        return Place(self.consumer, self.owner, self.tenant, self.brand, *ids)
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -82,34 +92,79 @@ class Case:
     @property
     def place(self) -> Place:
         """Where it is, for permission and audit."""
+        return self.places[0]
+
+    @property
+    def places(self) -> list[Place]:
+        """Of the event and of the call: whoever rules on one rules on both."""
         e, f = self.entry, self.effect
-        if e is not None:
-            return Place(e.consumer, e.handler, e.tenant, e.brand, e.id, e.event_id, e.correlation_id, e.operation_id)
-        assert f is not None, "a case is an event, a call, or both"
-        return Place(f.consumer, f.owner, f.tenant, f.brand, None, f.event_id, f.correlation_id, f.operation_id)
+        found = [] if e is None else [e.place]
+        return found if f is None else [*found, f.place]
 
 
-async def cases(conn: AsyncConnection, t: Tables, wanted: Filter, *, after: int = 0, limit: int = 100) -> list[Case]:
-    """Events that wait, oldest first, behind the row number `after`."""
-    found = await entries(conn, t, _waiting(wanted), after=after, limit=limit)
-    return await _with_effects(conn, t, found)
+async def cases(gate: Gate, wanted: Filter, *, after: int = 0, limit: int = 100) -> list[Case]:
+    """Events that wait within the caller's reach, oldest first, behind the row number `after`."""
+    async with gate.asked(Verb.LIST_REVIEW) as asked:
+        found = await entries(asked.conn, asked.t, _waiting(wanted), within=asked.reach, after=after, limit=limit)
+        return [_without_unseen_call(case, asked.reach) for case in await _with_effects(asked.conn, asked.t, found)]
 
 
-async def lone_effects(conn: AsyncConnection, t: Tables, consumer: str | None, *, limit: int = 100) -> list[Case]:
-    """Calls of unknown end that no row waits for, oldest first."""
+def _without_unseen_call(case: Case, reach: Reach) -> Case:
+    return case if case.effect is None or reach.covers(case.effect.place) else Case(case.entry, None)
+
+
+async def lone_effects(gate: Gate, consumer: str | None, *, limit: int = 100) -> list[Case]:
+    """Calls of unknown end within the caller's reach that no row waits for, oldest first."""
+    async with gate.asked(Verb.LIST_REVIEW) as asked:
+        return await _lone_effects(asked.conn, asked.t, consumer, asked.reach, limit)
+
+
+async def show(gate: Gate, reference: str, *, reveal: bool = False, reason: str = "") -> tuple[Case, list[AuditEntry]]:
+    """The case of this reference, and what was done about its event; the call's result with `reveal`: it is audited.
+
+    Raises:
+        NotPermitted: the caller may see that it is there, and not the result.
+        TidegateError: there is none within the caller's reach, or there are several.
+    """
+    async with gate.asked(Verb.REVEAL_RESULT if reveal else Verb.SHOW_REVIEW, reason, named=True) as asked:
+        case = await named(asked, reference)
+        for place in case.places:
+            asked.require(place)
+        if reveal:
+            await asked.write(case.place)
+        elif case.effect is not None:
+            case = Case(case.entry, replace(case.effect, result=None))
+        if case.entry is None:
+            return case, []
+        return case, await audit_trail.of_letter(asked.conn, asked.t, asked.caller.sees, case.entry.id)
+
+
+async def _lone_effects(
+    conn: AsyncConnection, t: Tables, consumer: str | None, within: Reach, limit: int
+) -> list[Case]:
     e, f = t.effect.c, t.failure.c
     waited_for = sa.exists().where(f.effect_id == e.id, f.state.in_(["unknown", "queued"]))
-    chosen = _shown(t).where(e.state == EffectState.UNKNOWN.value, sa.not_(waited_for)).order_by(e.due).limit(limit)
+    mine = within.rows(Columns(e.consumer, e.owner, e.tenant, e.brand))
+    open_ones = (e.state == EffectState.UNKNOWN.value, sa.not_(waited_for), mine)
+    chosen = _shown(t).where(*open_ones).order_by(e.due).limit(limit)
     if consumer is not None:
         chosen = chosen.where(e.consumer == consumer)
     return [Case(None, _effect(row)) for row in (await conn.execute(chosen)).mappings()]
 
 
-async def named(conn: AsyncConnection, t: Tables, reference: str) -> Case:
-    """The case of this reference, whatever its state. Raises TidegateError where there is none, or several."""
+async def named(asked: Warrant, reference: str) -> Case:
+    """The case of this reference that the caller may know of, whatever its state.
+
+    Raises:
+        TidegateError: there is none, or there are several.
+    """
+    conn, t = asked.conn, asked.t
     if reference.startswith(EFFECT):
-        return Case(None, await _lone(conn, t, reference))
-    found = (await find(conn, t, [reference]))[reference]
+        effect = await _lone(conn, t, reference)
+        if effect is None or not asked.knows(effect.place):
+            raise TidegateError(f"nothing is known as {reference}")
+        return Case(None, effect)
+    found = [entry for entry in (await find(conn, t, [reference]))[reference] if asked.knows(entry.place)]
     if len(found) != 1:
         several = ", ".join(f"{entry.id} ({entry.consumer}/{entry.handler})" for entry in found)
         raise TidegateError(
@@ -145,14 +200,12 @@ async def _with_effects(conn: AsyncConnection, t: Tables, found: Sequence[Entry]
     return [Case(entry, effects.get(effect_of.get(entry.id, 0))) for entry in found]
 
 
-async def _lone(conn: AsyncConnection, t: Tables, reference: str) -> EffectShown:
+async def _lone(conn: AsyncConnection, t: Tables, reference: str) -> EffectShown | None:
     number = reference.removeprefix(EFFECT)
     if not _NUMBER.fullmatch(number):
         raise TidegateError(f"{reference!r} names no call: give {EFFECT} and its number")
     row = (await conn.execute(_shown(t).where(t.effect.c.id == int(number)))).mappings().one_or_none()
-    if row is None:
-        raise TidegateError(f"nothing is known as {reference}")
-    return _effect(row)
+    return None if row is None else _effect(row)
 
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")

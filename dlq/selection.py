@@ -19,6 +19,7 @@ from ..inbox.outcome import FailureState
 from ..inbox.record_bytes import decode_headers, encode_header
 from ..inbox.tables import Tables
 from .letter import Victim, dead_letter_id, read_letter
+from .reach import EVERYWHERE, Columns, Place, Reach
 
 
 @final
@@ -96,37 +97,42 @@ class Entry:
     value_bytes: int | None
     """The value's length; None for a tombstone."""
 
+    @property
+    def place(self) -> Place:
+        """Where it is, for permission and audit."""
+        ids = (self.id, self.event_id, self.correlation_id, self.operation_id)
+        return Place(self.consumer, self.handler, self.tenant, self.brand, *ids)
+
 
 async def entries(
     conn: AsyncConnection,
     t: Tables,
     wanted: Filter,
     *,
+    within: Reach = EVERYWHERE,
     after: int = 0,
     limit: int,
     upto: int | None = None,
     named: bool = True,
 ) -> list[Entry]:
-    """Rows that match, in the order of their numbers, behind `after` and not behind `upto`.
+    """Rows that match `within` a reach, in the order of their numbers, behind `after` and not behind `upto`.
 
     Not `named`: without the letters' ids, which cost as much as all else; for acts on many.
     """
-    chosen = (
-        _listed(t, named=named)
-        .where(t.failure.c.id > after, *conditions(t, wanted))
-        .order_by(t.failure.c.id)
-        .limit(limit)
-    )
+    asked = (t.failure.c.id > after, *conditions(t, wanted), within.rows(columns(t)))
+    chosen = _listed(t, named=named).where(*asked).order_by(t.failure.c.id).limit(limit)
     if upto is not None:
         chosen = chosen.where(t.failure.c.id <= upto)
     return [_entry(row, named=named) for row in (await conn.execute(chosen)).mappings()]
 
 
-async def count(conn: AsyncConnection, t: Tables, wanted: Filter, *, after: int = 0, upto: int) -> int:
-    """How many rows match, behind `after` and not behind `upto`."""
+async def count(
+    conn: AsyncConnection, t: Tables, wanted: Filter, *, within: Reach = EVERYWHERE, after: int = 0, upto: int
+) -> int:
+    """How many rows match `within` a reach, behind `after` and not behind `upto`."""
     f = t.failure.c
-    asked = sa.select(sa.func.count()).select_from(joined(t)).where(f.id > after, f.id <= upto, *conditions(t, wanted))
-    return (await conn.execute(asked)).scalar_one()
+    asked = (f.id > after, f.id <= upto, *conditions(t, wanted), within.rows(columns(t)))
+    return (await conn.execute(sa.select(sa.func.count()).select_from(joined(t)).where(*asked))).scalar_one()
 
 
 async def find(conn: AsyncConnection, t: Tables, references: Sequence[str]) -> dict[str, list[Entry]]:
@@ -195,6 +201,11 @@ async def _where(conn: AsyncConnection, t: Tables, *conditions: sa.ColumnElement
 
 _NAMED_MAX: Final = 100
 """One position has a row for each handler and version at most."""
+
+
+def columns(t: Tables) -> Columns:
+    """Where a letter's row, joined with its handler's, has what a reach is told by."""
+    return Columns(t.handler.c.consumer, t.handler.c.name, t.failure.c.tenant, t.failure.c.brand)
 
 
 def joined(t: Tables) -> sa.Join:

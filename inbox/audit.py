@@ -10,6 +10,7 @@ import datetime
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, final
 
 import sqlalchemy as sa
@@ -17,8 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .columns import NAME_CHARS_MAX
 from .failure_rows import indexed_text
-from .safe_text import Scalar, safe_details, safe_text
+from .safe_text import Detail, safe_details, safe_text
 from .tables import Tables
+
+NO_DETAILS: Final[Mapping[str, Detail]] = MappingProxyType({})
 
 
 @final
@@ -37,7 +40,7 @@ class AuditLine:
     operation_id: str = ""
     tenant: str | None = None
     brand: str | None = None
-    details: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
+    details: Mapping[str, Detail] = field(default_factory=dict[str, Detail])
 
 
 @final
@@ -104,16 +107,16 @@ def _optional(text: str | None) -> str | None:
 async def read(
     conn: AsyncConnection,
     t: Tables,
-    *,
+    *conditions: sa.ColumnElement[bool],
     event_id: bytes | None = None,
     failure_id: int | None = None,
     correlation_id: str | None = None,
     after: int = 0,
     limit: int = 100,
 ) -> list[AuditEntry]:
-    """Lines in their order, behind number `after`; filters that are None do not count."""
+    """Lines in their order, behind number `after`, that match all; filters that are None do not count."""
     c = t.audit.c
-    wanted = sa.select(t.audit).where(c.id > after).order_by(c.id).limit(limit)
+    wanted = sa.select(*[c[name] for name in _READ]).where(c.id > after, *conditions).order_by(c.id).limit(limit)
     if event_id is not None:
         wanted = wanted.where(c.event_id == event_id)
     if failure_id is not None:
@@ -122,6 +125,12 @@ async def read(
         wanted = wanted.where(c.correlation_id == indexed_text(correlation_id))
     rows = await conn.execute(wanted)
     return [_entry(row) for row in rows.mappings()]
+
+
+_READ: Final = (
+    *("id", "at", "act", "actor", "allowed", "consumer", "handler", "failure_id", "event_id", "correlation_id"),
+    *("operation_id", "tenant", "brand", "details"),
+)
 
 
 def _entry(row: sa.RowMapping) -> AuditEntry:

@@ -26,6 +26,9 @@ from .outcome import Reason
 EXIT_FATAL = 70
 """EX_SOFTWARE of sysexits.h: a supervisor may restart, but a person has to look."""
 
+EXIT_NOT_PERMITTED = 77
+"""EX_NOPERM of sysexits.h: trying again does not help before somebody is granted more."""
+
 EXIT_CONFIGURATION = 78
 """EX_CONFIG of sysexits.h: restarting does not help before the configuration is changed."""
 

@@ -89,6 +89,8 @@ class Point(enum.StrEnum):
     AFTER_LEASE = "after_lease"
     BEFORE_BREAKER = "before_breaker"
     AFTER_BREAKER = "after_breaker"
+    BEFORE_SEAL = "before_seal"
+    AFTER_SEAL = "after_seal"
     BEFORE_REGISTER = "before_register"
     AFTER_REGISTER = "after_register"
     BEFORE_RELEASE = "before_release"
@@ -142,6 +144,8 @@ class Writes(enum.Enum):
     """Who does what only one may do."""
     BREAKER = (Point.BEFORE_BREAKER, Point.AFTER_BREAKER)
     """What replicas know of a provider."""
+    SEAL = (Point.BEFORE_SEAL, Point.AFTER_SEAL)
+    """Lines of the audit that get their place in the chain."""
     REGISTER = (Point.BEFORE_REGISTER, Point.AFTER_REGISTER)
     """The app's handlers, at the start of a process."""
     RELEASE = (Point.BEFORE_RELEASE, Point.AFTER_RELEASE)

@@ -13,6 +13,9 @@ MESSAGE_CHARS_MAX: Final = 2_000
 
 Scalar = str | int | bool | None
 
+Detail = Scalar | tuple[int, ...]
+"""What a detail may be; numbers of rows are never cut off: a line names every row of its act."""
+
 
 def safe_text(text: str, chars_max: int = MESSAGE_CHARS_MAX) -> str:
     """`text` without NUL and lone surrogates (U+FFFD stands in), cut to `chars_max` characters, the last one then "…".
@@ -25,6 +28,6 @@ def safe_text(text: str, chars_max: int = MESSAGE_CHARS_MAX) -> str:
     return text if len(text) <= chars_max else text[: chars_max - 1] + CUT
 
 
-def safe_details(details: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def safe_details(details: Mapping[str, Detail]) -> dict[str, Detail]:
     """Details for a jsonb column: keys and texts made safe before they are encoded, where it still helps."""
     return {safe_text(key): safe_text(value) if isinstance(value, str) else value for key, value in details.items()}

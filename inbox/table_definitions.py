@@ -386,7 +386,10 @@ def outbox_table(m: sa.MetaData) -> sa.Table:
 
 
 def audit_table(m: sa.MetaData) -> sa.Table:
-    """Who did what, allowed or denied. A trigger refuses UPDATE, DELETE and TRUNCATE."""
+    """Who did what, allowed or denied. A trigger refuses UPDATE, DELETE and TRUNCATE.
+
+    `xid` is the transaction that wrote the line: what may be sealed is told by it.
+    """
     return sa.Table(
         "audit",
         m,
@@ -404,9 +407,17 @@ def audit_table(m: sa.MetaData) -> sa.Table:
         nullable("tenant", Text),
         nullable("brand", Text),
         column("details", postgresql.JSONB(), "'{}'"),
+        column("xid", Long, "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"),
         key("audit", "id"),
         check("audit", "words", "act <> '' AND actor <> ''"),
         index("audit_event_id", "event_id", where="event_id IS NOT NULL"),
         index("audit_failure_id", "failure_id", where="failure_id IS NOT NULL"),
         index("audit_correlation_id", "correlation_id"),
+        index("audit_xid", "xid", "id"),
+        sa.Index(
+            "audit_details",
+            "details",
+            postgresql_using="gin",
+            postgresql_ops={"details": "jsonb_path_ops"},
+        ),
     )

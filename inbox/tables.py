@@ -29,6 +29,7 @@ from typing import Final, LiteralString, final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
+from .audit_definitions import audit_seal_table
 from .backfill_definitions import backfill_part_table, backfill_table
 from .effect_definitions import breaker_table, effect_table, lease_table, suspect_table
 from .errors import ConfigurationError
@@ -80,6 +81,7 @@ class Tables:
     failure: sa.Table
     outbox: sa.Table
     audit: sa.Table
+    audit_seal: sa.Table
     effect: sa.Table
     lease: sa.Table
     breaker: sa.Table
@@ -134,6 +136,7 @@ def tables(schema: str = DEFAULT_SCHEMA) -> Tables:
         failure=failure_table(metadata),
         outbox=outbox_table(metadata),
         audit=audit_table(metadata),
+        audit_seal=audit_seal_table(metadata),
         effect=effect_table(metadata),
         lease=lease_table(metadata),
         breaker=breaker_table(metadata),

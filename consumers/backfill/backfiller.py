@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from ...dlq.permission import Act, Permit, Place, ask, everybody
+from ...dlq.reach import SEVERAL
 from ...inbox import audit, backfills, fence, restored, topics, versions
 from ...inbox.backfills import Kind, Part, Run
 from ...inbox.errors import ConfigurationError, FatalError
@@ -100,7 +101,7 @@ class Backfiller:
         async with self._store.look() as conn:
             await check_schema(conn, self._store.tables)
             run = await backfills.read(conn, self._store.tables, number)
-        if run is None:
+        if run is None or not self._knows(run):
             raise ConfigurationError.of("BACKFILL", f"there is no backfill {number}", "see: tidegate backfill list")
         return run
 
@@ -108,7 +109,10 @@ class Backfiller:
         """All of them, newest first."""
         async with self._store.look() as conn:
             await check_schema(conn, self._store.tables)
-            return await backfills.latest(conn, self._store.tables)
+            return [run for run in await backfills.latest(conn, self._store.tables) if self._knows(run)]
+
+    def _knows(self, run: Run) -> bool:
+        return self._permit.sees.covers(_place_of_run(run))
 
     async def go_on(
         self,
@@ -128,7 +132,7 @@ class Backfiller:
         """
         run = await self.find(number)
         act = Act(VERB, actor, reason, {"backfill": number})
-        place = Place(run.consumer, run.handler, tenant=run.wanted["tenant"])
+        place = _place_of_run(run)
         await ask(self._store, self._permit, act, place)
         if run.ended_at is not None:
             return run
@@ -328,4 +332,9 @@ def _act(order: Order, number: int | None = None) -> Act:
 
 
 def _place(order: Order) -> Place:
-    return Place(order.consumer, order.handler, tenant=order.tenant)
+    """It reads whole partitions: what is not of one tenant is of all, and brands are not told apart."""
+    return Place(order.consumer, order.handler, order.tenant or SEVERAL, SEVERAL)
+
+
+def _place_of_run(run: Run) -> Place:
+    return Place(run.consumer, run.handler, run.wanted["tenant"] or SEVERAL, SEVERAL)

@@ -10,19 +10,21 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from ...dlq.adoptions import Adoptions
+from ...dlq.permission import Gate
+from ...dlq.reach import Caller
 from ...dlq.replay_journal import Run
 from ...dlq.replay_order import Order
 from ...dlq.selection import Filter
 from ...inbox.clock import SystemClock
 from ...inbox.errors import ConfigurationError
-from ...inbox.store import Store
 from ..adoption import intake_of, partitions_of, parts_of, source_of, target_of
 from ..client.admin import Admin
 from ..client.config import admin_config
 from ..client.reader import KafkaReader
+from .access import Access, open_gate
 from .options import ERR
 from .preparing import choose, prepare
-from .replaying import Manner, finish, opened, queue, show_plan, versions_of
+from .replaying import Manner, finish, queue, show_plan, versions_of
 
 NEEDS: Final = ("database.url", "kafka.bootstrap_servers")
 
@@ -32,6 +34,7 @@ NEEDS: Final = ("database.url", "kafka.bootstrap_servers")
 class Origin:
     """Out of which topic, by which app; `source` and `cluster` where they were said."""
 
+    caller: Caller
     app: str | None
     config: Path | None
     letters: str
@@ -43,7 +46,7 @@ class Origin:
 
 async def adopt(origin: Origin, order: Order, manner: Manner) -> int:
     """Show the plan; with `yes` do it."""
-    async with _opened(origin) as (adoptions, admin):
+    async with _opened(origin) as (gate, adoptions, admin):
         parts = await asyncio.to_thread(parts_of, admin, origin.letters)
         order = replace(order, versions=versions_of(origin.app))
         if not manner.yes:
@@ -51,26 +54,33 @@ async def adopt(origin: Origin, order: Order, manner: Manner) -> int:
             place = f"topic {origin.letters} of cluster {cluster or '(unnamed)'}, for {adoptions.target.source}"
             return show_plan(await adoptions.plan(order, parts), place, manner.as_json)
         run = await adoptions.start(order, parts)
-        return await _go_on(adoptions, run, manner)
+        return await _go_on(gate, adoptions, run, manner)
 
 
-async def resume(store: Store, run: Run, app: str | None, config: Path | None, manner: Manner) -> int:
+async def resume(gate: Gate, run: Run, app: str | None, config: Path | None, manner: Manner) -> int:
     """Go on with one. It needs the app again."""
     wanted: dict[str, Any] = dict(run.wanted)
     origin = Origin(
-        app, config, wanted["letters"], wanted["consumer"], wanted["handler"], wanted["source"], wanted["cluster"]
+        gate.caller,
+        app,
+        config,
+        wanted["letters"],
+        wanted["consumer"],
+        wanted["handler"],
+        wanted["source"],
+        wanted["cluster"],
     )
-    async with _opened(origin) as (adoptions, _):
-        return await _go_on(adoptions, run, manner)
+    async with _opened(origin) as (gate, adoptions, _):
+        return await _go_on(gate, adoptions, run, manner)
 
 
-async def _go_on(adoptions: Adoptions, run: Run, manner: Manner) -> int:
+async def _go_on(gate: Gate, adoptions: Adoptions, run: Run, manner: Manner) -> int:
     parts = sum([part.end_offset - part.next_offset for part in await adoptions.parts(run.id)])
-    return await finish(adoptions.store, run, manner, lambda: queue(adoptions.go_on, run, run.read + parts, manner))
+    return await finish(gate, run, manner, lambda: queue(gate, adoptions.go_on, run, run.read + parts, manner))
 
 
 @asynccontextmanager
-async def _opened(origin: Origin) -> AsyncGenerator[tuple[Adoptions, Admin]]:
+async def _opened(origin: Origin) -> AsyncGenerator[tuple[Gate, Adoptions, Admin]]:
     prepared = prepare(origin.app, origin.config, NEEDS)
     settings, consumer = prepared.settings, choose(prepared.app, origin.consumer)
     source = source_of(consumer, origin.letters, origin.source)
@@ -83,13 +93,16 @@ async def _opened(origin: Origin) -> AsyncGenerator[tuple[Adoptions, Admin]]:
     ERR.print(f"cluster {cluster or '(unnamed)'}: letters of {source} for {consumer.name}, out of {origin.letters}")
     reader = KafkaReader(options)
     try:
-        async with opened(settings) as store:
+        async with open_gate(Access(settings, origin.caller), "dlq replay") as gate:
             count = await asyncio.to_thread(partitions_of, admin, source)
-            target = await target_of(store, consumer, source, count, origin.handler)
+            target = await target_of(gate.store, consumer, source, count, origin.handler)
             make = intake_of(consumer, settings, {source: target.incarnation})
             told = {"letters": origin.letters, "consumer": consumer.name, "handler": origin.handler}
             wanted = {**told, "source": source, "cluster": cluster}
-            yield Adoptions(store, reader, target, make, SystemClock().now, wanted=wanted), admin
+            adoptions = Adoptions(
+                gate.store, reader, target, make, SystemClock().now, permit=gate.caller, wanted=wanted
+            )
+            yield gate, adoptions, admin
     finally:
         await reader.stop()
 

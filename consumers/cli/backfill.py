@@ -11,11 +11,12 @@ from typing import Annotated, Final
 
 import typer
 
+from ...dlq.reach import Caller
 from ...inbox.errors import ConfigurationError
 from ..backfill.order import RATE_PER_S, Order
 from . import backfilling
-from .letters import actor
-from .options import AppOption, ConfigOption, JsonOption
+from .access import access_to
+from .options import AppOption, ConfigOption, JsonOption, TokenOption
 from .preparing import Prepared, prepare
 
 NEEDS: Final = ("database.url", "kafka.bootstrap_servers")
@@ -32,6 +33,7 @@ def backfill(
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Its end, which is not in it.")] = None,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only these of its topics, by full name.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only events of this tenant.")] = None,
     all_tenants: Annotated[bool, typer.Option("--all-tenants", help="Events of every tenant are meant.")] = False,
@@ -48,10 +50,11 @@ def backfill(
     them all.
     """
     prepared = prepare(app, config, NEEDS)
+    caller = access_to(prepared.settings, token_file).caller
     if what == ["list"] and handler is None:
-        code = backfilling.latest(prepared, as_json)
+        code = backfilling.latest(prepared, caller, as_json)
     elif len(what) == 2 and what[0] == "resume":
-        code = backfilling.resume(prepared, _number(what[1]), actor(), reason or "resumed", as_json)
+        code = backfilling.resume(prepared, caller, _number(what[1]), reason or "resumed", as_json)
     elif len(what) == 1:
         if yes and not reason:
             raise ConfigurationError.of("--reason", "it is not given", "say why: it stands in the audit")
@@ -60,7 +63,7 @@ def backfill(
             handler=_given("--handler", handler, "name the projection or command"),
             since=_time("--from", since),
             until=_time("--to", until),
-            actor=actor(),
+            actor=caller.actor,
             reason=reason or "dry run",
             tenant=tenant,
             all_tenants=all_tenants,
@@ -69,15 +72,19 @@ def backfill(
             rate=rate,
             force=force,
         )
-        code = _begin(prepared, order, yes, as_json)
+        code = _begin(prepared, caller, order, yes, as_json)
     else:
         raise ConfigurationError.of("CONSUMER", "it is not one name", "write one consumer, `resume ID`, or `list`")
     if code:
         raise typer.Exit(code)
 
 
-def _begin(prepared: Prepared, order: Order, yes: bool, as_json: bool) -> int:
-    return backfilling.start(prepared, order, as_json) if yes else backfilling.plan(prepared, order, as_json)
+def _begin(prepared: Prepared, caller: Caller, order: Order, yes: bool, as_json: bool) -> int:
+    return (
+        backfilling.start(prepared, caller, order, as_json)
+        if yes
+        else backfilling.plan(prepared, caller, order, as_json)
+    )
 
 
 def _given(option: str, value: str | None, fix: str) -> str:

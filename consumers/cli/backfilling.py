@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ...dlq.reach import Caller
 from ...inbox.backfills import Counts, Part, Run
 from ..backfill.backfiller import Backfiller, Planned
 from ..backfill.order import Order
@@ -34,16 +35,16 @@ EXIT_NOTHING: Final = 3
 EXIT_INTERRUPTED: Final = 130
 
 
-def plan(prepared: Prepared, order: Order, as_json: bool) -> int:
+def plan(prepared: Prepared, caller: Caller, order: Order, as_json: bool) -> int:
     """A dry run."""
-    return _run(_plan(prepared, order, as_json))
+    return _run(_plan(prepared, caller, order, as_json))
 
 
-def start(prepared: Prepared, order: Order, as_json: bool) -> int:
+def start(prepared: Prepared, caller: Caller, order: Order, as_json: bool) -> int:
     """Begin one, and work until it is done or a signal comes."""
 
     async def begin() -> int:
-        async with _opened(prepared) as backfiller:
+        async with _opened(prepared, caller) as backfiller:
             run = await backfiller.start(order)
             return await _go_on(prepared, backfiller, run, order.actor, order.reason, as_json, stopping.event())
 
@@ -51,21 +52,21 @@ def start(prepared: Prepared, order: Order, as_json: bool) -> int:
     return _run(begin())
 
 
-def resume(prepared: Prepared, number: int, actor: str, reason: str, as_json: bool) -> int:
+def resume(prepared: Prepared, caller: Caller, number: int, reason: str, as_json: bool) -> int:
     """Go on with one; one that has ended is only told about."""
 
     async def go_on() -> int:
-        async with _opened(prepared) as backfiller:
+        async with _opened(prepared, caller) as backfiller:
             run = await backfiller.find(number)
-            return await _go_on(prepared, backfiller, run, actor, reason, as_json, stopping.event())
+            return await _go_on(prepared, backfiller, run, caller.actor, reason, as_json, stopping.event())
 
     stopping = _listening(prepared)
     return _run(go_on())
 
 
-def latest(prepared: Prepared, as_json: bool) -> int:
+def latest(prepared: Prepared, caller: Caller, as_json: bool) -> int:
     """All of them, newest first."""
-    return _run(_latest(prepared, as_json))
+    return _run(_latest(prepared, caller, as_json))
 
 
 def _run(work: Coroutine[Any, Any, int]) -> int:
@@ -90,10 +91,10 @@ def _told_to_stop() -> None:
 
 
 @asynccontextmanager
-async def _opened(prepared: Prepared) -> AsyncGenerator[Backfiller]:
+async def _opened(prepared: Prepared, caller: Caller) -> AsyncGenerator[Backfiller]:
     store = open_store(prepared.settings, "backfill")
     try:
-        yield Backfiller(prepared.app, prepared.settings, store)
+        yield Backfiller(prepared.app, prepared.settings, store, caller)
     finally:
         await store.database.close()
 
@@ -101,8 +102,8 @@ async def _opened(prepared: Prepared) -> AsyncGenerator[Backfiller]:
 # ----------------------------------------------------------------------------------------------------------- doing it
 
 
-async def _plan(prepared: Prepared, order: Order, as_json: bool) -> int:
-    async with _opened(prepared) as backfiller:
+async def _plan(prepared: Prepared, caller: Caller, order: Order, as_json: bool) -> int:
+    async with _opened(prepared, caller) as backfiller:
         with _progress() as progress:
             bar = progress.add_task("looking", total=None)
             planned = await backfiller.plan(order, lambda _, tally: progress.advance(bar, _all(tally)), _waits)
@@ -142,8 +143,8 @@ async def _go_on(
     return _exit_code(run.counts)
 
 
-async def _latest(prepared: Prepared, as_json: bool) -> int:
-    async with _opened(prepared) as backfiller:
+async def _latest(prepared: Prepared, caller: Caller, as_json: bool) -> int:
+    async with _opened(prepared, caller) as backfiller:
         runs = await backfiller.latest()
     if as_json:
         OUT.print_json(json.dumps([_plain(run) for run in runs]))

@@ -1,7 +1,7 @@
 """The verbs of `tidegate` and their options. What a verb does stands in the module that it calls.
 
 Exit codes: 0 done, 78 the configuration is wrong (every problem is printed as `key: what. Fix: ...`), 70 it cannot go
-on and a person has to look, 2 the command line itself is wrong.
+on and a person has to look, 77 whoever asks may not do it, 2 the command line itself is wrong.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ import typer
 from rich.markup import escape
 
 from ...dlq.failure_text import without_secrets
+from ...dlq.permission import NotPermitted
 from ...inbox.errors import EXIT_CONFIGURATION, EXIT_FATAL, ConfigurationError, FatalError, TidegateError
 from ...inbox.migrate import upgrade
 from ...inbox.store import STORE_ERRORS
 from .. import config_report, logs, metrics
 from ..settings import Log, Settings, masked_address
+from ..token_rules import TokenRefused
 from . import checking, explaining, handlers, lagging, restoring, running, showing, topics
+from .access import access, access_to
+from .audit import audit_app
 from .backfill import backfill
 from .breakers import breakers_app
 from .dlq import dlq_app
-from .options import ERR, OUT, AppOption, ConfigOption, ConsumerOption, JsonOption
+from .options import ERR, OUT, AppOption, ConfigOption, ConsumerOption, JsonOption, TokenOption
 from .preparing import choose, chosen, judge, prepare, settings_only
 from .review import review_app
 
@@ -46,6 +50,9 @@ def main() -> None:
         app()
     except ConfigurationError as error:
         sys.exit(_problems(error))
+    except (NotPermitted, TokenRefused) as error:
+        ERR.print(f"[red]not permitted:[/red] {escape(str(error))}")
+        sys.exit(error.exit_code)
     except FatalError as error:
         ERR.print(f"[red]fatal:[/red] {escape(without_secrets(str(error)))}")
         sys.exit(error.exit_code)
@@ -126,20 +133,22 @@ def lag(
 
 @app.command()
 def restored(
+    reason: Annotated[str, typer.Option("--reason", help="What happened: it stands in the audit.")],
     consumer: ConsumerOption = None,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Declare that the database was put back to an earlier copy: go on from there, and trust no missing row."""
     if consumer is None:
         raise ConfigurationError.of("--consumer", "it is not given", "name the consumer (its Kafka group)")
-    settings = settings_only(app, config, BOTH).settings
-    declarations = asyncio.run(restoring.look(settings, consumer))
+    asked = access(app, config, BOTH, token_file)
+    declarations = asyncio.run(restoring.look(asked, consumer))
     restoring.show(consumer, declarations)
     if not yes:
         typer.confirm("Is that what happened?", abort=True, err=True)
-    asyncio.run(restoring.declare(settings, consumer, declarations))
+    asyncio.run(restoring.declare(asked, consumer, declarations, reason))
     OUT.print("declared; start the consumer again")
 
 
@@ -150,21 +159,24 @@ app.add_typer(handlers_app, name="handlers")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(review_app, name="review")
 app.add_typer(breakers_app, name="breakers")
+app.add_typer(audit_app, name="audit")
 app.command()(backfill)
 
 
 @topic_app.command(name="reset")
 def reset_topic(
     topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why: it stands in the audit.")],
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     by_hand: Annotated[
         bool, typer.Option("--by-hand", help="Do not ask the broker for the topic's id: count it as re-created now.")
     ] = False,
 ) -> None:
     """Declare that a topic was deleted and made anew: its records are new ones, whatever their offsets."""
     needs = DATABASE if by_hand else BOTH
-    asyncio.run(topics.reset(settings_only(app, config, needs).settings, topic, by_hand))
+    asyncio.run(topics.reset(access(app, config, needs, token_file), topic, by_hand, reason))
 
 
 @topic_app.command(name="create")
@@ -175,24 +187,31 @@ def create_topics(app: AppOption = None, consumer: ConsumerOption = None, config
 
 
 @handlers_app.command(name="list")
-def list_handlers(app: AppOption = None, consumer: ConsumerOption = None, config: ConfigOption = None) -> None:
+def list_handlers(
+    app: AppOption = None,
+    consumer: ConsumerOption = None,
+    config: ConfigOption = None,
+    token_file: TokenOption = None,
+) -> None:
     """List every handler that the database knows, whether the app has it or not."""
     prepared = prepare(app, config, DATABASE)
-    asyncio.run(handlers.show(prepared.settings, choose(prepared.app, consumer)))
+    asyncio.run(handlers.show(access_to(prepared.settings, token_file), choose(prepared.app, consumer)))
 
 
 @handlers_app.command(name="discard")
 def discard_handler(
     name: Annotated[str, typer.Argument(help="A handler that the app no longer has.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why: it stands in the audit.")],
     app: AppOption = None,
     consumer: ConsumerOption = None,
     config: ConfigOption = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why: it stands in the audit.")] = "the app has it no more",
+    token_file: TokenOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it. Without it you only see what would be done.")] = False,
 ) -> None:
     """Say that what a gone handler left is not wanted: its rows are discarded, and `check` finds nothing any more."""
     prepared = prepare(app, config, DATABASE)
-    asyncio.run(handlers.discard(prepared.settings, choose(prepared.app, consumer), name, reason, really=yes))
+    asked = access_to(prepared.settings, token_file)
+    asyncio.run(handlers.discard(asked, choose(prepared.app, consumer), name, reason, really=yes))
 
 
 @app.command()

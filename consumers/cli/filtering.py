@@ -15,6 +15,7 @@ import typer
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq import grouping
+from ...dlq.reach import Reach
 from ...dlq.selection import Filter
 from ...inbox.errors import ConfigurationError
 from ...inbox.outcome import FailureState, Reason
@@ -55,13 +56,13 @@ class Chosen:
     filter: Filter
     group: str | None
 
-    async def resolved(self, conn: AsyncConnection, t: Tables) -> Filter | None:
-        """The filter with what its group has in common; None where letters are named."""
+    async def resolved(self, conn: AsyncConnection, t: Tables, within: Reach) -> Filter | None:
+        """The filter with what its group, `within` a reach, has in common; None where letters are named."""
         if self.references:
             return None
         if self.group is None:
             return self.filter
-        common = (await grouping.named(conn, t, self.group, self.filter)).filter
+        common = (await grouping.named(conn, t, self.group, self.filter, within=within)).filter
         given = {name: getattr(common, name) for name in _OF_GROUPS if getattr(common, name) is not None}
         return replace(self.filter, **given)
 

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -20,21 +20,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from ...dlq import acting, editing, exporting, grouping, looking
+from ...dlq import replay as service
 from ...dlq.acting import Deed, Errand
 from ...dlq.deeds import redact_leftovers
 from ...dlq.grouping import By, LetterGroup
 from ...dlq.looking import Looked, ValueRefused
+from ...dlq.permission import Gate
 from ...dlq.selection import Filter
 from ...inbox.errors import ConfigurationError, TidegateError
-from ...inbox.migrate import check_schema
-from ...inbox.store import Store
 from ..app import Consumer
 from ..letter_values import LetterValues
-from ..settings import Settings
+from .access import Access, open_gate
 from .filtering import Chosen
-from .letters import actor, plain_entry, when
+from .letters import plain_entry, when
 from .options import ERR, OUT
-from .preparing import open_store
 
 SHOWN_MAX: Final = 1_000
 """Letters that are named one by one in an answer; of a million nobody reads the numbers, the audit has them."""
@@ -43,25 +42,13 @@ TOLD_MAX: Final = 20
 """Refused letters that a table names; the rest is counted."""
 
 
-@asynccontextmanager
-async def opened(settings: Settings) -> AsyncGenerator[Store]:
-    """The inbox, on a schema of this release."""
-    store = open_store(settings, "dlq")
-    try:
-        async with store.look() as conn:
-            await check_schema(conn, store.tables)
-        yield store
-    finally:
-        await store.database.close()
-
-
 # ------------------------------------------------------------------------------------------------------------ groups
 
 
-async def list_groups(settings: Settings, wanted: Filter, by: Sequence[By], limit: int, as_json: bool) -> None:
+async def list_groups(access: Access, wanted: Filter, by: Sequence[By], limit: int, as_json: bool) -> None:
     """Print the groups, the largest first."""
-    async with opened(settings) as store, store.look() as conn:
-        found = await grouping.grouped(conn, store.tables, wanted, by, limit=limit)
+    async with open_gate(access, "dlq groups") as gate:
+        found = await service.list_groups(gate, wanted, by, limit=limit)
     if as_json:
         OUT.print_json(json.dumps([_plain_group(group) for group in found]))
         return
@@ -105,10 +92,10 @@ def _plain_group(group: LetterGroup) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def leave_note(settings: Settings, group: str, text: str) -> None:
+async def leave_note(access: Access, group: str, text: str) -> None:
     """Leave a note on a group."""
-    async with opened(settings) as store:
-        found = await grouping.note(store, group, text, actor())
+    async with open_gate(access, "dlq") as gate:
+        found = await grouping.note(gate.store, group, text, access.caller.actor, access.caller)
     OUT.print(f"noted on {group}: {found.letters} letters")
 
 
@@ -116,15 +103,17 @@ async def leave_note(settings: Settings, group: str, text: str) -> None:
 
 
 async def show(
-    settings: Settings, consumers: Mapping[str, Consumer], reference: str, reason: str | None, as_json: bool
+    access: Access, consumers: Mapping[str, Consumer], reference: str, reason: str | None, as_json: bool
 ) -> None:
     """Print one letter with its history; with a reason its payload is revealed."""
-    values = LetterValues(settings.codec_settings(), consumers)
-    async with opened(settings) as store:
+    values = LetterValues(access.settings.codec_settings(), consumers)
+    async with open_gate(access, "dlq") as gate:
         if reason is None:
-            looked = await looking.look(store, actor(), reference, values.read)
+            looked = await looking.look(gate.store, access.caller.actor, reference, values.read, access.caller)
         else:
-            looked = await looking.reveal(store, actor(), reason, reference, values.read)
+            looked = await looking.reveal(
+                gate.store, access.caller.actor, reason, reference, values.read, access.caller
+            )
     fields = _fields(looked)
     history = [
         {"at": when(line.at), "act": line.line.act, "actor": line.line.actor,
@@ -159,17 +148,17 @@ def _fields(looked: Looked) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------- discard, cancel, redact
 
 
-async def act(settings: Settings, deed: Deed, verb: str, chosen: Chosen, reason: str, yes: bool, as_json: bool) -> bool:
+async def act(access: Access, deed: Deed, verb: str, chosen: Chosen, reason: str, yes: bool, as_json: bool) -> bool:
     """Do it to the letters, or say what would be done; False where anything was refused."""
-    async with opened(settings) as store:
+    async with open_gate(access, "dlq") as gate:
         told = _Told(verb, dry_run=not yes)
-        await _all_steps(store, deed, await _errand(store, chosen, reason, yes), told)
+        await _all_steps(gate, deed, await _errand(gate, chosen, reason, yes), told)
     told.tell(as_json)
     return not told.refused
 
 
 async def redact(
-    settings: Settings, deed: Deed, chosen: Chosen, subject: str | None, reason: str, yes: bool, as_json: bool
+    access: Access, deed: Deed, chosen: Chosen, subject: str | None, reason: str, yes: bool, as_json: bool
 ) -> bool:
     """Erase payloads; of a key also those of saved letters whose rows are gone. False where anything was refused."""
     if subject is not None:
@@ -177,26 +166,26 @@ async def redact(
             raise ConfigurationError.of("--subject", "letters are named otherwise too", "do one of the two")
         wanted = replace(chosen.filter, header=("ce_subject", subject.encode("utf-8", "surrogateescape")))
         chosen = replace(chosen, filter=wanted)
-    async with opened(settings) as store:
+    async with open_gate(access, "dlq") as gate:
         told = _Told("redact", dry_run=not yes)
-        errand = await _errand(store, chosen, reason, yes)
-        await _all_steps(store, deed, errand, told)
+        errand = await _errand(gate, chosen, reason, yes)
+        await _all_steps(gate, deed, errand, told)
         if errand.filter is not None and errand.filter.key is not None:
-            told.leftovers = await redact_leftovers(store, errand)
+            told.leftovers = await redact_leftovers(gate.store, errand, gate.caller)
     told.tell(as_json)
     if not as_json:
         OUT.print("What Kafka holds (the topic and its dead-letter topic) lives until its retention ends.")
     return not told.refused
 
 
-async def _errand(store: Store, chosen: Chosen, reason: str, yes: bool) -> Errand:
-    async with store.look() as conn:
-        wanted = await chosen.resolved(conn, store.tables)
-    return Errand(actor=actor(), reason=reason, references=chosen.references, filter=wanted, dry_run=not yes)
+async def _errand(gate: Gate, chosen: Chosen, reason: str, yes: bool) -> Errand:
+    async with gate.store.look() as conn:
+        wanted = await chosen.resolved(conn, gate.store.tables, gate.caller.sees)
+    return Errand(actor=gate.caller.actor, reason=reason, references=chosen.references, filter=wanted, dry_run=not yes)
 
 
-async def _all_steps(store: Store, deed: Deed, errand: Errand, told: _Told) -> None:
-    async for step in acting.steps(store, deed, errand):
+async def _all_steps(gate: Gate, deed: Deed, errand: Errand, told: _Told) -> None:
+    async for step in acting.steps(gate.store, deed, errand, gate.caller):
         told.add(step)
         if step.more:
             ERR.print(f"{told.done} of {told.read} so far")
@@ -250,14 +239,14 @@ _PAST: Final = {"discard": "discarded", "cancel": "cancelled", "redact": "redact
 # ------------------------------------------------------------------------------------------------------------- export
 
 
-async def export(settings: Settings, chosen: Chosen, reason: str, output: Path | None) -> None:
+async def export(access: Access, chosen: Chosen, reason: str, output: Path | None) -> None:
     """Write one line a letter; the file is new, and nobody else may read it."""
-    async with opened(settings) as store:
-        errand = await _errand(store, chosen, reason, yes=True)
+    async with open_gate(access, "dlq") as gate:
+        errand = await _errand(gate, chosen, reason, yes=True)
         out: BinaryIO = sys.stdout.buffer if output is None else os.fdopen(_new_file(output), "wb")
         n = 0
         try:
-            async for letter in exporting.export(store, errand):
+            async for letter in exporting.export(gate.store, errand, gate.caller):
                 _write(out, json.dumps(letter, separators=(",", ":")).encode() + b"\n")
                 n += 1
         finally:
@@ -290,20 +279,30 @@ def _new_file(path: Path) -> int:
 
 
 async def edit(
-    settings: Settings, consumers: Mapping[str, Consumer], reference: str, reason: str,
+    access: Access, consumers: Mapping[str, Consumer], reference: str, reason: str,
     value_file: Path | None, raw: bool, yes: bool,
 ) -> None:  # fmt: skip
     """Take the repaired value from a file or from an editor, check it, and put it beside the received one."""
-    values = LetterValues(settings.codec_settings(), consumers)
-    async with opened(settings) as store:
-        there = await editing.editable(store, actor(), reason, reference)
+    values = LetterValues(access.settings.codec_settings(), consumers)
+    async with open_gate(access, "dlq") as gate:
+        there = await editing.editable(gate.store, gate.caller.actor, reason, reference, gate.caller)
         consumer = there.entry.consumer
         if raw:
             value = _content(value_file)
         else:
             text = await _edited(values, consumer, there) if value_file is None else _text(_content(value_file))
             value = values.repaired(consumer, there.record, text)
-        done = await editing.edit(store, actor(), reason, there, value, values.read, values.check, dry_run=not yes)
+        done = await editing.edit(
+            gate.store,
+            gate.caller.actor,
+            reason,
+            there,
+            value,
+            values.read,
+            values.check,
+            gate.caller,
+            dry_run=not yes,
+        )
     if done.edit_id is None:
         OUT.print(f"{'would take' if done.dry_run else 'took'} the repair of {done.entry.id} back")
     else:

@@ -19,10 +19,10 @@ from ...inbox.errors import ConfigurationError
 from ...inbox.outcome import FailureState
 from ..app import Consumer
 from . import letter_acts, letters
+from .access import access
 from .filtering import Chosen, choosing, filtering
 from .loading import load_app
-from .options import AppOption, ConfigOption, JsonOption
-from .preparing import settings_only
+from .options import AppOption, ConfigOption, JsonOption, TokenOption
 
 NEEDS = ("database.url",)
 
@@ -37,10 +37,11 @@ def list_letters(
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 100,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List dead letters, oldest first, without key and payload."""
-    asyncio.run(letters.list_letters(settings_only(app, config, NEEDS).settings, wanted, after, limit, as_json))
+    asyncio.run(letters.list_letters(access(app, config, NEEDS, token_file), wanted, after, limit, as_json))
 
 
 def groups(
@@ -49,11 +50,12 @@ def groups(
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 100,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Count letters by what they have in common, the largest group first, with the notes that were left."""
-    settings = settings_only(app, config, NEEDS).settings
-    asyncio.run(letter_acts.list_groups(settings, wanted, by or list(USUAL), limit, as_json))
+    asked = access(app, config, NEEDS, token_file)
+    asyncio.run(letter_acts.list_groups(asked, wanted, by or list(USUAL), limit, as_json))
 
 
 def note(
@@ -61,9 +63,10 @@ def note(
     text: Annotated[str, typer.Option("--text", help="What whoever comes next should know.")],
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
 ) -> None:
-    """Leave a note on a group of letters. No payload belongs into it: notes are shown to everybody."""
-    asyncio.run(letter_acts.leave_note(settings_only(app, config, NEEDS).settings, group, text))
+    """Leave a note on a group of letters. No payload belongs into it: whoever sees the whole group reads it."""
+    asyncio.run(letter_acts.leave_note(access(app, config, NEEDS, token_file), group, text))
 
 
 def show(
@@ -74,13 +77,14 @@ def show(
     reason: Annotated[str | None, typer.Option("--reason", help="Why it is revealed: it stands in the audit.")] = None,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one letter with everything that is known of it; its payload is masked."""
     if reveal and not (reason or "").strip():
         raise ConfigurationError.of("--reason", "it is not said why", "a reveal needs a reason: it stands in the audit")
-    settings = settings_only(app, config, NEEDS).settings
-    asyncio.run(letter_acts.show(settings, _consumers(app), letter, reason if reveal else None, as_json))
+    asked = access(app, config, NEEDS, token_file)
+    asyncio.run(letter_acts.show(asked, _consumers(app), letter, reason if reveal else None, as_json))
 
 
 @choosing()
@@ -89,12 +93,13 @@ def discard(
     reason: Reason,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     yes: Yes = False,
     as_json: JsonOption = False,
 ) -> None:
     """Give letters up for good: they are never run again, and stay as a memory that answers repeats."""
-    settings = settings_only(app, config, NEEDS).settings
-    _act(letter_acts.act(settings, discarding(), "discard", letters, reason, yes, as_json))
+    asked = access(app, config, NEEDS, token_file)
+    _act(letter_acts.act(asked, discarding(), "discard", letters, reason, yes, as_json))
 
 
 @choosing(state=None)
@@ -106,12 +111,13 @@ def redact(
     ] = None,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     yes: Yes = False,
     as_json: JsonOption = False,
 ) -> None:
     """Erase the payloads of a key, a subject or named letters, whatever their state, from rows and saved letters."""
-    settings = settings_only(app, config, NEEDS).settings
-    _act(letter_acts.redact(settings, redacting(), letters, subject, reason, yes, as_json))
+    asked = access(app, config, NEEDS, token_file)
+    _act(letter_acts.redact(asked, redacting(), letters, subject, reason, yes, as_json))
 
 
 @choosing()
@@ -120,10 +126,11 @@ def export(
     reason: Reason,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     output: Annotated[Path | None, typer.Option("--output", help="A new file instead of standard output.")] = None,
 ) -> None:
     """Write letters with all their bytes as lines of JSON; bytes are in base64."""
-    asyncio.run(letter_acts.export(settings_only(app, config, NEEDS).settings, letters, reason, output))
+    asyncio.run(letter_acts.export(access(app, config, NEEDS, token_file), letters, reason, output))
 
 
 def edit(
@@ -131,6 +138,7 @@ def edit(
     reason: Reason,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     value_file: Annotated[
         Path | None, typer.Option("--value-file", help="The repaired value; without it $EDITOR opens.")
     ] = None,
@@ -140,8 +148,8 @@ def edit(
     """Repair a dead letter's value, checked by its codec; what was received stays beside it. Then replay it."""
     if raw and value_file is None:
         raise ConfigurationError.of("--raw", "no file is given", "name it: --value-file FILE")
-    settings = settings_only(app, config, NEEDS).settings
-    asyncio.run(letter_acts.edit(settings, _consumers(app), letter, reason, value_file, raw, yes))
+    asked = access(app, config, NEEDS, token_file)
+    asyncio.run(letter_acts.edit(asked, _consumers(app), letter, reason, value_file, raw, yes))
 
 
 @choosing(state=FailureState.QUEUED)
@@ -150,12 +158,13 @@ def cancel(
     reason: Reason,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     yes: Yes = False,
     as_json: JsonOption = False,
 ) -> None:
     """End retries that wait, and take replays back: the letters are dead, and may be replayed later."""
-    settings = settings_only(app, config, NEEDS).settings
-    _act(letter_acts.act(settings, cancelling(reason), "cancel", letters, reason, yes, as_json))
+    asked = access(app, config, NEEDS, token_file)
+    _act(letter_acts.act(asked, cancelling(reason), "cancel", letters, reason, yes, as_json))
 
 
 def add_to(dlq_app: typer.Typer) -> None:

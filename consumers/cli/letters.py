@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import datetime
-import getpass
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq import replay as service
 from ...dlq.replay import Entry, Filter
-from ...inbox.migrate import check_schema
-from ...inbox.tables import Tables
-from ..settings import Settings
+from .access import Access, open_gate
 from .options import ERR, OUT
-from .preparing import open_store
-
-T = TypeVar("T")
-
-
-async def in_transaction(settings: Settings, act: Callable[[AsyncConnection, Tables], Awaitable[T]]) -> T:
-    """Run `act` in one transaction on a schema of this release."""
-    store = open_store(settings, "dlq")
-    try:
-        async with store.transaction() as conn:
-            await check_schema(conn, store.tables)
-            return await act(conn, store.tables)
-    finally:
-        await store.database.close()
-
 
 # -------------------------------------------------------------------------------------------------------------- list
 
 
-async def list_letters(settings: Settings, wanted: Filter, after: int, limit: int, as_json: bool) -> None:
+async def list_letters(access: Access, wanted: Filter, after: int, limit: int, as_json: bool) -> None:
     """Print one page, oldest first; what a page does not hold is said."""
-    found = await in_transaction(
-        settings, lambda conn, t: service.list_letters(conn, t, wanted, after=after, limit=limit + 1)
-    )
+    async with open_gate(access, "dlq list") as gate:
+        found = await service.list_letters(gate, wanted, after=after, limit=limit + 1)
     page = found[:limit]
     if as_json:
         OUT.print_json(json.dumps([plain_entry(entry) for entry in page]))
@@ -71,11 +51,6 @@ def _entries(page: Sequence[Entry]) -> Table:
             escape(e.message),
         )
     return table
-
-
-def actor() -> str:
-    """Who asks: the user of the operating system."""
-    return getpass.getuser()
 
 
 def plain_entry(entry: Entry) -> dict[str, Any]:

@@ -26,4 +26,13 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="A TOML file with settings (or TIDEGATE_CONFIG)."),
 ]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        envvar="TIDEGATE_TOKEN_FILE",
+        metavar="FILE",
+        help="Your signed token, in a file (or the token itself in TIDEGATE_TOKEN).",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -17,12 +17,10 @@ from ...dlq.replay_journal import TOPIC
 from ...dlq.replay_order import Order
 from ...dlq.replays import Pace, Replays
 from ...inbox.errors import ConfigurationError
-from ..settings import Settings
 from . import adopting, replaying
+from .access import Access, access, open_gate
 from .filtering import Chosen, choosing
-from .letters import actor
-from .options import AppOption, ConfigOption, JsonOption
-from .preparing import settings_only
+from .options import AppOption, ConfigOption, JsonOption, TokenOption
 from .replaying import Manner
 
 NEEDS: Final = ("database.url",)
@@ -34,6 +32,7 @@ def replay(
     reason: Annotated[str | None, typer.Option("--reason", help="Why now: it stands in the audit.")] = None,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     all_tenants: Annotated[
         bool, typer.Option("--all-tenants", help="The letters of every tenant are meant, not of one.")
     ] = False,
@@ -72,28 +71,30 @@ def replay(
     `replay resume ID` goes on with a replay that was interrupted.
     """
     manner = Manner(yes and not dry_run, Pace(rate), wait, wait_s, as_json)
-    settings = settings_only(app, config, NEEDS).settings
+    asked = access(app, config, NEEDS, token_file)
     if letters.references[:1] == ("resume",):
-        work = _resume(settings, _number(letters.references), app, config, manner)
+        work = _resume(asked, _number(letters.references), app, config, manner)
     else:
-        order = replace(_order(letters, reason, all_tenants, force, new_operation, manner), to_source=to_source)
+        order = replace(
+            _order(asked.caller.actor, letters, reason, all_tenants, force, new_operation, manner), to_source=to_source
+        )
         _refuse_both(order, from_topic)
         if from_topic is None:
-            work = replaying.replay(settings, app, letters, order, manner)
+            work = replaying.replay(asked, app, letters, order, manner)
         else:
             f = letters.filter
-            origin = adopting.Origin(app, config, from_topic, f.consumer, f.handler, f.topic, cluster)
+            origin = adopting.Origin(asked.caller, app, config, from_topic, f.consumer, f.handler, f.topic, cluster)
             work = adopting.adopt(origin, adopting.order_for(order, f), manner)
     if code := replaying.guarded(work):
         raise typer.Exit(code)
 
 
-async def _resume(settings: Settings, run_id: int, app: str | None, config: Path | None, manner: Manner) -> int:
-    async with replaying.opened(settings) as store:
-        run = await Replays(store).run(run_id)
+async def _resume(access: Access, run_id: int, app: str | None, config: Path | None, manner: Manner) -> int:
+    async with open_gate(access, "dlq replay") as gate:
+        run = await Replays(gate.store, gate.caller).run(run_id)
         if run.source == TOPIC and run.ended_at is None:
-            return await adopting.resume(store, run, app, config, manner)
-        return await replaying.go_on(store, run, manner)
+            return await adopting.resume(gate, run, app, config, manner)
+        return await replaying.go_on(gate, run, manner)
 
 
 def _refuse_both(order: Order, from_topic: str | None) -> None:
@@ -104,12 +105,12 @@ def _refuse_both(order: Order, from_topic: str | None) -> None:
 
 
 def _order(
-    letters: Chosen, reason: str | None, all_tenants: bool, force: bool, new_operation: bool, manner: Manner
+    actor: str, letters: Chosen, reason: str | None, all_tenants: bool, force: bool, new_operation: bool, manner: Manner
 ) -> Order:
     if not reason and manner.yes:
         raise ConfigurationError.of("--reason", "it is not given", "say why: it stands in the audit")
     return Order(
-        actor=actor(),
+        actor=actor,
         reason=reason or "dry run",
         references=letters.references,
         filter=None if letters.references else letters.filter,
@@ -132,11 +133,12 @@ def _number(references: tuple[str, ...]) -> int:
 def replays(
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="At most so many.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List the last replays: what each one asked for, how far it came, and what became of it."""
-    asyncio.run(replaying.latest(settings_only(app, config, NEEDS).settings, limit, as_json))
+    asyncio.run(replaying.latest(access(app, config, NEEDS, token_file), limit, as_json))
 
 
 def add_to(verbs: typer.Typer) -> None:

@@ -9,8 +9,7 @@ import asyncio
 import datetime
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -18,17 +17,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ...dlq.permission import Gate
 from ...dlq.replay_journal import Outcomes, Run
 from ...dlq.replay_order import Order
 from ...dlq.replays import Pace, Plan, Replays
-from ...inbox.migrate import check_schema
-from ...inbox.store import Store
 from ..settings import Settings, masked_address
+from .access import Access, open_gate
 from .filtering import Chosen
-from .letters import actor
 from .loading import load_app
 from .options import ERR, OUT
-from .preparing import open_store
 
 EXIT_DONE: Final = 0
 EXIT_PART: Final = 1
@@ -59,34 +56,22 @@ def guarded(work: Coroutine[Any, Any, int]) -> int:
         return EXIT_INTERRUPTED
 
 
-@asynccontextmanager
-async def opened(settings: Settings) -> AsyncGenerator[Store]:
-    """The inbox, on a schema of this release."""
-    store = open_store(settings, "dlq replay")
-    try:
-        async with store.look() as conn:
-            await check_schema(conn, store.tables)
-        yield store
-    finally:
-        await store.database.close()
-
-
-async def replay(settings: Settings, app: str | None, letters: Chosen, order: Order, manner: Manner) -> int:
+async def replay(access: Access, app: str | None, letters: Chosen, order: Order, manner: Manner) -> int:
     """Show the plan; with `yes` do it."""
-    async with opened(settings) as store:
-        async with store.look() as conn:
-            chosen = await letters.resolved(conn, store.tables)
+    async with open_gate(access, "dlq replay") as gate:
+        async with gate.store.look() as conn:
+            chosen = await letters.resolved(conn, gate.store.tables, gate.caller.sees)
         order = replace(order, filter=chosen, versions=versions_of(app))
-        replays = Replays(store)
+        replays = Replays(gate.store, gate.caller)
         if not manner.yes:
-            return show_plan(await replays.plan(order), _place(settings), manner.as_json, order.to_source)
-        return await go_on(store, await replays.start(order), manner)
+            return show_plan(await replays.plan(order), _place(access.settings), manner.as_json, order.to_source)
+        return await go_on(gate, await replays.start(order), manner)
 
 
-async def latest(settings: Settings, limit: int, as_json: bool) -> None:
+async def latest(access: Access, limit: int, as_json: bool) -> None:
     """Print the last runs."""
-    async with opened(settings) as store:
-        runs = await Replays(store).latest(limit)
+    async with open_gate(access, "dlq replay") as gate:
+        runs = await Replays(gate.store, gate.caller).latest(limit)
     if as_json:
         OUT.print_json(json.dumps([_plain(run) for run in runs]))
         return
@@ -110,18 +95,18 @@ def versions_of(app: str | None) -> dict[tuple[str, str], int]:
 # ----------------------------------------------------------------------------------------------------------- doing it
 
 
-async def go_on(store: Store, run: Run, manner: Manner) -> int:
+async def go_on(gate: Gate, run: Run, manner: Manner) -> int:
     """Do what is left of a replay of rows, and tell what became of it."""
-    replays = Replays(store)
+    replays = Replays(gate.store, gate.caller)
     left = 0 if run.ended_at is not None else await replays.left(run)
-    return await finish(store, run, manner, lambda: queue(replays.go_on, run, run.read + left, manner))
+    return await finish(gate, run, manner, lambda: queue(gate, replays.go_on, run, run.read + left, manner))
 
 
-async def finish(store: Store, run: Run, manner: Manner, work: Callable[[], Awaitable[Run]]) -> int:
+async def finish(gate: Gate, run: Run, manner: Manner, work: Callable[[], Awaitable[Run]]) -> int:
     """Queue what is left, wait where that was asked for, and tell what became of it; the exit code."""
     try:
         run = await work() if run.ended_at is None else run
-        outcomes = await _outcomes(Replays(store), run, manner)
+        outcomes = await _outcomes(Replays(gate.store, gate.caller), run, manner)
     except asyncio.CancelledError:
         ERR.print(f"interrupted: `tidegate dlq replay resume {run.id}` goes on")
         raise
@@ -129,11 +114,11 @@ async def finish(store: Store, run: Run, manner: Manner, work: Callable[[], Awai
     return exit_code(run, outcomes, waited=manner.wait)
 
 
-async def queue(work: GoOn, run: Run, total: int, manner: Manner) -> Run:
+async def queue(gate: Gate, work: GoOn, run: Run, total: int, manner: Manner) -> Run:
     """With a bar."""
     with _progress() as progress:
         bar = progress.add_task(f"replay {run.id}", total=total)
-        return await work(run.id, actor(), manner.pace, lambda now: progress.update(bar, completed=now.read))
+        return await work(run.id, gate.caller.actor, manner.pace, lambda now: progress.update(bar, completed=now.read))
 
 
 GoOn = Callable[[int, str, Pace, Callable[[Run], None]], Awaitable[Run]]

@@ -11,9 +11,9 @@ import typer
 from ...dlq.review import NOT_GIVEN, Ruling, Verb
 from ...dlq.selection import Filter
 from ...inbox.errors import ConfigurationError
-from . import letters, reviewing
-from .options import AppOption, ConfigOption, JsonOption
-from .preparing import settings_only
+from . import reviewing
+from .access import access
+from .options import AppOption, ConfigOption, JsonOption, TokenOption
 
 review_app = typer.Typer(
     no_args_is_help=True, help="Look at what nobody can know the outcome of, and say what became of it."
@@ -28,6 +28,7 @@ Reference = Annotated[str, typer.Argument(metavar="CASE", help="An event's numbe
 def list_cases(
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     consumer: Annotated[str | None, typer.Option("--consumer", help="Of this consumer.")] = None,
     handler: Annotated[str | None, typer.Option("--handler", help="Of this projection or command.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Of this tenant.")] = None,
@@ -47,7 +48,7 @@ def list_cases(
         operation_id=operation_id,
         correlation_id=correlation_id,
     )
-    asyncio.run(reviewing.list_cases(settings_only(app, config, NEEDS).settings, wanted, after, limit, as_json))
+    asyncio.run(reviewing.list_cases(access(app, config, NEEDS, token_file), wanted, after, limit, as_json))
 
 
 @review_app.command()
@@ -55,11 +56,13 @@ def show(
     reference: Reference,
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     payload: Annotated[bool, typer.Option("--payload", help="Show the call's result too.")] = False,
+    reason: Annotated[str, typer.Option("--reason", help="With --payload: why, for the audit.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show one case: the event, its call, what was done about it, and what can be said of it."""
-    asyncio.run(reviewing.show(settings_only(app, config, NEEDS).settings, reference, payload, as_json))
+    asyncio.run(reviewing.show(access(app, config, NEEDS, token_file), reference, payload, reason, as_json))
 
 
 @review_app.command()
@@ -68,6 +71,7 @@ def resolve(
     reason: Annotated[str, typer.Option("--reason", help="How you know: it stands in the audit.")],
     app: AppOption = None,
     config: ConfigOption = None,
+    token_file: TokenOption = None,
     done: Annotated[bool, typer.Option("--done", help="It was done.")] = False,
     not_done: Annotated[bool, typer.Option("--not-done", help="It was surely not done, and will not be.")] = False,
     run_again: Annotated[bool, typer.Option("--run-again", help="Nothing is in doubt: run the handler again.")] = False,
@@ -92,7 +96,6 @@ def resolve(
         )
     rulings = [
         Ruling(
-            actor=letters.actor(),
             reason=reason,
             reference=reference,
             verb=said[0],
@@ -102,7 +105,7 @@ def resolve(
         )
         for reference in references
     ]
-    if not asyncio.run(reviewing.resolve(settings_only(app, config, NEEDS).settings, rulings, as_json)):
+    if not asyncio.run(reviewing.resolve(access(app, config, NEEDS, token_file), rulings, as_json)):
         raise typer.Exit(1)
 
 

@@ -12,29 +12,23 @@ from rich.markup import escape
 from rich.table import Table
 
 from ...dlq import review, review_cases
+from ...dlq.permission import NotPermitted
 from ...dlq.review import Ruling
 from ...dlq.review_cases import Case
 from ...dlq.selection import Filter
-from ...inbox import audit
 from ...inbox.audit import AuditEntry
 from ...inbox.errors import TidegateError
-from ...inbox.migrate import check_schema
-from ..settings import Settings
-from .letters import in_transaction
+from .access import Access, open_gate
 from .options import ERR, OUT
-from .preparing import open_store
 
 
-async def list_cases(settings: Settings, wanted: Filter, after: int, limit: int, as_json: bool) -> None:
+async def list_cases(access: Access, wanted: Filter, after: int, limit: int, as_json: bool) -> None:
     """Print one page of events, and on the first page the calls that no event waits for."""
-    found = await in_transaction(
-        settings, lambda conn, t: review_cases.cases(conn, t, wanted, after=after, limit=limit + 1)
-    )
-    page, more = found[:limit], len(found) > limit
-    if not after and wanted == Filter(consumer=wanted.consumer):
-        page = page + await in_transaction(
-            settings, lambda conn, t: review_cases.lone_effects(conn, t, wanted.consumer, limit=limit)
-        )
+    async with open_gate(access, "review") as gate:
+        found = await review_cases.cases(gate, wanted, after=after, limit=limit + 1)
+        page, more = found[:limit], len(found) > limit
+        if not after and wanted == Filter(consumer=wanted.consumer):
+            page = page + await review_cases.lone_effects(gate, wanted.consumer, limit=limit)
     if as_json:
         OUT.print_json(json.dumps([_plain(case) for case in page]))
     else:
@@ -62,16 +56,10 @@ def _table(page: Sequence[Case]) -> Table:
     return table
 
 
-async def show(settings: Settings, reference: str, payload: bool, as_json: bool) -> None:
+async def show(access: Access, reference: str, payload: bool, reason: str, as_json: bool) -> None:
     """Print one case with its history, and the command lines that would resolve it; results only with `payload`."""
-    store = open_store(settings, "review")
-    try:
-        async with store.look() as conn:
-            await check_schema(conn, store.tables)
-            case = await review_cases.named(conn, store.tables, reference)
-            lines = [] if case.entry is None else await audit.read(conn, store.tables, failure_id=case.entry.id)
-    finally:
-        await store.database.close()
+    async with open_gate(access, "review") as gate:
+        case, lines = await review_cases.show(gate, reference, reveal=payload, reason=reason)
     fields, history = _plain(case, payload), [_line(line) for line in lines]
     if as_json:
         OUT.print_json(json.dumps(fields | {"audit": history}))
@@ -107,21 +95,18 @@ def choices(case: Case) -> list[str]:
     ]
 
 
-async def resolve(settings: Settings, rulings: Sequence[Ruling], as_json: bool) -> bool:
-    """Carry out each ruling in a transaction of its own; False where one was refused."""
-    store = open_store(settings, "review")
+async def resolve(access: Access, rulings: Sequence[Ruling], as_json: bool) -> bool:
+    """Carry out each ruling in a transaction of its own; False where one was refused. Raises NotPermitted."""
     resolved: list[str] = []
     refused: dict[str, str] = {}
-    try:
-        async with store.look() as conn:
-            await check_schema(conn, store.tables)
+    async with open_gate(access, "review") as gate:
         for ruling in rulings:
             try:
-                resolved.append((await review.resolve(store, ruling)).reference)
+                resolved.append((await review.resolve(gate, ruling)).reference)
+            except NotPermitted:
+                raise
             except TidegateError as error:
                 refused[ruling.reference] = str(error)
-    finally:
-        await store.database.close()
     if as_json:
         OUT.print_json(json.dumps({"resolved": resolved, "refused": refused}))
         return not refused

@@ -4,49 +4,31 @@ from __future__ import annotations
 
 from typing import Final
 
-import sqlalchemy as sa
 from confluent_kafka.cimpl import NewTopic
 
+from ...dlq import declaring
 from ...inbox.errors import ConfigurationError, FatalError, Problem
-from ...inbox.migrate import check_schema
-from ...inbox.store import Store
-from ...inbox.topics import raise_incarnation
 from .. import letter_topics
 from ..app import Consumer
 from ..letter_topics import LetterTopic
 from ..settings import Settings
+from .access import Access, open_gate
 from .cluster import Cluster
 from .options import OUT
-from .preparing import open_store
 
 
-async def reset(settings: Settings, topic: str, by_hand: bool) -> None:
+async def reset(access: Access, topic: str, by_hand: bool, reason: str) -> None:
     """Declare that `topic` is another one under its old name: its records are new, whatever their offsets.
 
     With Kafka's topic id this is done once, however often it is said; `by_hand` is for brokers that do not tell ids.
     """
-    topic_id = None if by_hand else _topic_id(settings, topic)
-    store = open_store(settings, "topic reset")
-    try:
-        before, after = await _raise(store, topic, topic_id)
-    finally:
-        await store.database.close()
+    topic_id = None if by_hand else _topic_id(access.settings, topic)
+    async with open_gate(access, "topic reset") as gate:
+        before, after = await declaring.reset_topic(gate, topic, topic_id, reason)
     if before == after:
         OUT.print(f"{topic}: nothing to do, it is still the topic with the id {topic_id} (incarnation {after})")
     else:
         OUT.print(f"{topic}: incarnation {before} -> {after}; its records are read from the start as new ones")
-
-
-async def _raise(store: Store, topic: str, topic_id: str | None) -> tuple[int, int]:
-    async with store.transaction() as conn:
-        await check_schema(conn, store.tables)
-        known = store.tables.topic
-        before: int | None = await conn.scalar(sa.select(known.c.incarnation).where(known.c.name == topic))
-        if before is None:
-            names = (await conn.scalars(sa.select(known.c.name).order_by(known.c.name))).all()
-            fix = f"name one of: {', '.join(names)}" if names else "no consumer has read a topic yet: nothing to reset"
-            raise ConfigurationError.of("topic", f"the inbox knows no topic {topic!r}", fix)
-        return before, await raise_incarnation(conn, store.tables, topic, topic_id)
 
 
 def _topic_id(settings: Settings, topic: str) -> str:

@@ -63,6 +63,7 @@ from .receiving import Receiver
 from .reconciling import Reconciler
 from .registering import Registered, refuse_missing, register
 from .relaying import Relay
+from .sealing import Sealer
 from .slow_way import SlowWay
 from .suspects import Solo, Suspects
 from .topics import TopicWatch
@@ -154,6 +155,7 @@ class Assembly:
         ledger = Ledger(store, ask=asker(mediator), gate=self._brakes.gate, clock=self._clock)
         self._effects = Effects(ledger, app.effects, consumer.name, named_effects(consumer))
         self._reconciler = self._reconcile(ledger, app)
+        self._sealer = Sealer(store, self._clock, f"{os.getpid()} {self._clock.new_id()[:8]}")
         self._assemble(intake)
 
     # ----------------------------------------------------------------------------------------------------- assembly
@@ -279,7 +281,7 @@ class Assembly:
         """Run until asked to stop or unable to go on. Raises FatalError."""
         worker = self.worker
         background = (self._receiver, self._completer, self._relay, self._slow_way, self._housekeeping)
-        for part in (*background, self._reconciler):
+        for part in (*background, self._reconciler, self._sealer):
             worker.spawn(part.run())
         worker.spawn(learn_failing(self._store, self._registered.handler_ids.values()))
         self._watch.start()
@@ -326,6 +328,7 @@ class Assembly:
         await self.worker.cancel_all()
         await self._effects.ledger.close()
         await self._reconciler.give_up()
+        await self._sealer.give_up()
         await self._producer.stop(RELAY_DRAIN_S)
         await self._reader.stop()
         if fences:  # also after an error: who leaves by itself was killed by no record

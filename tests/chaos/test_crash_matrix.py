@@ -25,6 +25,8 @@ ELSEWHERE: Final = {
     Point.AFTER_SUSPECT: "the same",
     Point.BEFORE_BREAKER: "passed where a provider is away: tests/integration/inbox/test_provider_breakers.py",
     Point.AFTER_BREAKER: "the same",
+    Point.BEFORE_SEAL: "the sealer's, in its own time: tests/chaos/test_sealing.py",
+    Point.AFTER_SEAL: "the same",
 }
 """Points that no kind of input leads to."""
 

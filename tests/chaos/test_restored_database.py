@@ -65,7 +65,7 @@ async def copy(group: World, postgres_url: str, copy_url: str) -> None:
 
 async def go_on(group: World, more: Input, *, in_order: bool = True) -> None:
     """The operator declares it, and everything is as the input demands, in the copy."""
-    said = group.tidegate("restored", "--consumer", group.places.consumer, "--yes")
+    said = group.tidegate("restored", "--reason", "back to the copy", "--consumer", group.places.consumer, "--yes")
     assert said.code == 0, said.err
     group.produce(more.burst(100))
     worker = group.start()

@@ -9,6 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests.integration.dlq.conftest import Graveyard
+from tidegate.dlq.permission import Gate
+from tidegate.dlq.reach import unlimited
 from tidegate.inbox import failure
 from tidegate.inbox.failure_rows import Verdict, unknown
 from tidegate.inbox.store import Store
@@ -20,6 +22,7 @@ class ReviewDesk:
     def __init__(self, graveyard: Graveyard) -> None:
         self.graveyard = graveyard
         self.store = Store(graveyard.db, graveyard.t)
+        self.gate = Gate(self.store, unlimited("ada"))
 
     async def effect(
         self, operation_id: str, *, state: str = "unknown", due_s: float = -1.0, owner: str = "invoices", **more: Any

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from tidegate.dlq.burial import Burial, Buried, letters_of
+from tidegate.dlq.permission import Gate
+from tidegate.dlq.reach import Caller, unlimited
 from tidegate.inbox import failure, outbox
 from tidegate.inbox.clock import ManualClock
 from tidegate.inbox.database import Database, DatabaseSettings
@@ -16,6 +18,7 @@ from tidegate.inbox.failure_rows import Place
 from tidegate.inbox.handlers import register_handlers
 from tidegate.inbox.identity import digest16, payload_hash8
 from tidegate.inbox.outcome import Dead, Reason
+from tidegate.inbox.store import Store
 from tidegate.inbox.tables import Tables, tables
 
 REJECTED = Dead(Reason.REJECTED, "no credit", "billing.CreditRefused", "0123456789abcdef")
@@ -29,6 +32,10 @@ class Graveyard:
     t: Tables
     handlers: dict[str, int]
     clock: ManualClock = field(default_factory=lambda: ManualClock(start_s=1_700_000_000.0))
+
+    def gate(self, caller: Caller | None = None) -> Gate:
+        """Where `caller` asks, or ann, who may do everything."""
+        return Gate(Store(self.db, self.t), unlimited("ann") if caller is None else caller)
 
     def event(
         self, offset: int, *, key: bytes | None = b"k", value: bytes | None = b"v", tenant: str | None = None

@@ -15,8 +15,10 @@ from tests.support.review_desk import ReviewDesk
 from tidegate.dlq.acting import Deed, Errand, Step, steps
 from tidegate.dlq.deeds import cancelling, discarding, redacting
 from tidegate.dlq.letter import read_letter
-from tidegate.dlq.permission import NotPermitted, Permit, Place, everybody
+from tidegate.dlq.permission import NotPermitted, Permit, everybody
+from tidegate.dlq.reach import Caller, Grant
 from tidegate.dlq.selection import Filter, find
+from tidegate.dlq.verbs import Role
 from tidegate.inbox import failure, outbox
 from tidegate.inbox.errors import TidegateError
 from tidegate.inbox.event import Partition, Record
@@ -175,20 +177,24 @@ async def test_whoever_may_not_is_told_so_and_the_denial_stays(graveyard: Gravey
 
     Case: B42
     Parts: real (PostgreSQL)
-    Red when: dlq/acting.py's _permitted gives `list(found)`
+    Red when: dlq/acting.py's chosen leaves `within=permit.reach(verb)` out
     """
     mine, theirs = await graveyard.bury(graveyard.event(1, tenant="acme"), graveyard.event(2, tenant="other"))
-
-    def permit(actor: str, verb: str, place: Place) -> bool:
-        return place.tenant == "acme"
+    permit = Caller("ann", (Grant(role=Role.OPERATOR, tenants=frozenset({"acme"})),))
+    sees_both = Caller("ann", (*permit.grants, Grant(role=Role.VIEWER, tenants=frozenset({"other"}))))
 
     with pytest.raises(NotPermitted):
-        await done(graveyard, discarding(), str(mine), str(theirs), permit=permit)
+        await done(graveyard, discarding(), str(mine), str(theirs), permit=sees_both)
     assert await audit_lines(graveyard) == [("dlq_discard", "ann", False)]
+    (step,) = await done(graveyard, discarding(), str(theirs), "999", permit=permit)
+    assert step.by_cause == {"no letter is known under this id": 2}, "as unknown as one that never was"
+    assert await audit_lines(graveyard) == [("dlq_discard", "ann", False)] * 2, "and that it was tried is written"
     (step,) = await done(graveyard, discarding(), wanted=Filter(), permit=permit)
     assert ([entry.id for entry in step.done], step.read, step.refused) == ([mine], 1, ())
+    (step,) = await done(graveyard, discarding(), wanted=Filter(tenant="other"), permit=permit)
+    assert (step.read, step.done, step.refused) == (0, (), ()), "met by a filter it is not there"
     with pytest.raises(NotPermitted):
-        await done(graveyard, discarding(), wanted=Filter(tenant="other"), permit=permit)
+        await done(graveyard, discarding(), wanted=Filter(), permit=Caller("ann", sees_both.grants[1:]))
     assert await rows(graveyard) == ["discarded", "dead"]
 
 
@@ -225,6 +231,6 @@ async def test_the_audit_names_letters_and_counts_and_no_payload(graveyard: Grav
     await done(graveyard, discarding(), wanted=Filter(key=b"k"))
     ((*_, details),) = await ReviewDesk(graveyard).audit()
     told = json.loads(details) if isinstance(details, str) else details
-    assert told["failure_ids"] == ",".join(map(str, numbers))
+    assert told["failure_ids"] == numbers
     assert (told["done"], told["why"]) == (2, "a test")
     assert "4111" not in json.dumps(told)

@@ -9,10 +9,12 @@ import pytest
 import sqlalchemy as sa
 
 from tests.integration.dlq.conftest import REJECTED, Graveyard
+from tidegate.dlq.audit_trail import of_letter
 from tidegate.dlq.burial import Burial
-from tidegate.dlq.grouping import grouped
+from tidegate.dlq.grouping import USUAL
 from tidegate.dlq.looking import ReadValue, look, reveal
-from tidegate.dlq.replay import Order, Report, list_letters, replay
+from tidegate.dlq.reach import EVERYWHERE
+from tidegate.dlq.replay import Order, Report, list_groups, list_letters, replay
 from tidegate.dlq.selection import Filter, find
 from tidegate.inbox import audit, failure, outbox
 from tidegate.inbox.errors import TidegateError
@@ -84,7 +86,7 @@ async def test_a_replay_leaves_one_audit_line_that_says_who_and_why(graveyard: G
     )
     assert (line.tenant, line.correlation_id) == ("acme", "o-7")
     assert line.details["why"] == "schema registered"
-    assert line.details["failure_ids"] == str(number)
+    assert line.details["failure_ids"] == [number]
 
 
 async def test_a_replay_and_its_audit_line_stand_or_fall_together(graveyard: Graveyard) -> None:
@@ -103,6 +105,17 @@ async def test_a_dry_run_says_what_would_happen_and_changes_nothing(graveyard: G
     assert report.by_cause == {"no letter is known under this id": 1}
     assert await queued(graveyard) == []
     assert await lines(graveyard) == []
+
+
+async def test_an_act_on_many_letters_has_one_line_that_names_every_letter(graveyard: Graveyard) -> None:
+    numbers = await graveyard.bury(*[graveyard.event(n, key=None, tenant="acme") for n in range(600)])
+    await replayed(graveyard, *map(str, numbers))
+    (line,) = await lines(graveyard)
+    assert line.details["failure_ids"] == numbers, "not cut off, however many there are"
+    assert (line.consumer, line.handler, line.tenant, line.failure_id) == ("billing", "revenue", "acme", None)
+    async with graveyard.db.transaction() as conn:
+        found = await of_letter(conn, graveyard.t, EVERYWHERE, numbers[17])
+    assert [entry.line.act for entry in found] == ["dlq_replay"], "and it is found by each of them"
 
 
 async def test_the_same_replay_twice_does_nothing_twice(graveyard: Graveyard) -> None:
@@ -218,26 +231,25 @@ async def test_a_position_that_stands_for_two_handlers_is_shown_one_at_a_time(gr
 async def test_letters_are_listed_and_grouped_by_what_they_died_of(graveyard: Graveyard) -> None:
     rejected = await graveyard.bury(*[graveyard.event(n, tenant="acme") for n in range(3)])
     timed_out = await graveyard.bury(graveyard.event(9), dead=Dead(Reason.TIMEOUT, "too long"), handler="invoices")
-    async with graveyard.db.transaction() as conn:
-        t = graveyard.t
-        assert [(group.handler, group.reason, group.letters) for group in await grouped(conn, t, Filter())] == [
-            ("revenue", "rejected", 3),
-            ("invoices", "timeout", 1),
-        ]
-        for wanted, numbers in [
-            (Filter(), rejected + timed_out),
-            (Filter(reason="timeout"), timed_out),
-            (Filter(handler="revenue", consumer="billing"), rejected),
-            (Filter(tenant="acme", event_id="o-1"), rejected[1:2]),
-            (Filter(correlation_id="o-2"), rejected[2:]),
-            (Filter(key=b"k", topic="shop.orders"), rejected + timed_out),
-            (Filter(state=FailureState.QUEUED), []),
-            (Filter(since=graveyard.clock.now()), rejected + timed_out),
-            (Filter(until=graveyard.clock.now()), []),
-            (Filter(reason="' OR 1=1 --"), []),
-        ]:
-            assert [entry.id for entry in await list_letters(conn, t, wanted)] == numbers, wanted
-        assert [entry.id for entry in await list_letters(conn, t, Filter(), after=rejected[1], limit=1)] == rejected[2:]
+    gate = graveyard.gate()
+    assert [(group.handler, group.reason, group.letters) for group in await list_groups(gate, Filter(), USUAL)] == [
+        ("revenue", "rejected", 3),
+        ("invoices", "timeout", 1),
+    ]
+    for wanted, numbers in [
+        (Filter(), rejected + timed_out),
+        (Filter(reason="timeout"), timed_out),
+        (Filter(handler="revenue", consumer="billing"), rejected),
+        (Filter(tenant="acme", event_id="o-1"), rejected[1:2]),
+        (Filter(correlation_id="o-2"), rejected[2:]),
+        (Filter(key=b"k", topic="shop.orders"), rejected + timed_out),
+        (Filter(state=FailureState.QUEUED), []),
+        (Filter(since=graveyard.clock.now()), rejected + timed_out),
+        (Filter(until=graveyard.clock.now()), []),
+        (Filter(reason="' OR 1=1 --"), []),
+    ]:
+        assert [entry.id for entry in await list_letters(gate, wanted)] == numbers, wanted
+    assert [entry.id for entry in await list_letters(gate, Filter(), after=rejected[1], limit=1)] == rejected[2:]
 
 
 async def test_a_filter_replays_in_bounded_steps_past_what_is_refused(graveyard: Graveyard) -> None:

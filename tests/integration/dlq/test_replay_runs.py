@@ -9,11 +9,13 @@ import pytest
 import sqlalchemy as sa
 
 from tests.integration.dlq.conftest import Graveyard
-from tidegate.dlq.permission import NotPermitted, Place
+from tidegate.dlq.permission import NotPermitted
+from tidegate.dlq.reach import Caller, Grant
 from tidegate.dlq.replay_journal import NoSuchRun, Run
 from tidegate.dlq.replay_order import Order
 from tidegate.dlq.replays import Pace, Replays
 from tidegate.dlq.selection import Filter
+from tidegate.dlq.verbs import Role
 from tidegate.inbox import claim
 from tidegate.inbox.errors import TidegateError
 from tidegate.inbox.store import Store
@@ -158,16 +160,29 @@ async def test_an_app_that_is_older_than_the_handler_is_refused(graveyard: Grave
 async def test_what_lies_beyond_the_askers_scope_is_as_if_it_were_not_there(graveyard: Graveyard) -> None:
     numbers = await graveyard.bury(graveyard.event(1, tenant="a"), graveyard.event(2, tenant="b"))
 
-    def permit(actor: str, verb: str, place: Place) -> bool:
-        return (verb, place.tenant) == ("dlq_replay", "a")
-
+    permit = Caller("ann", (Grant(role=Role.OPERATOR, tenants=frozenset({"a"})),))
     service = Replays(Store(graveyard.db, graveyard.t), permit)
     assert (await service.plan(order())).read == 1
+    unseen = await service.plan(order(filter=None, references=(str(numbers[1]), "999")))
+    assert unseen.refused == {"no letter is known under this id": 2}
+    assert (await service.plan(order(filter=Filter(tenant="b"), all_tenants=False))).read == 0
+    viewer = Caller("ann", (Grant(role=Role.VIEWER, tenants=None),))
     with pytest.raises(NotPermitted):
-        await service.plan(order(filter=None, references=(str(numbers[1]),)))
-    with pytest.raises(NotPermitted):
-        await service.start(order(filter=Filter(tenant="b"), all_tenants=False))
+        await Replays(Store(graveyard.db, graveyard.t), viewer).start(order())
     assert await column(graveyard, "SELECT allowed FROM tidegate.audit") == [False, False]
+
+
+async def test_a_run_is_known_to_its_own_operator_and_to_who_sees_everything(graveyard: Graveyard) -> None:
+    await graveyard.bury(graveyard.event(1, tenant="a"))
+    run = await replays(graveyard).start(order())
+    other = Caller("bob", (Grant(role=Role.OPERATOR, tenants=frozenset({"a"})),))
+    service = Replays(Store(graveyard.db, graveyard.t), other)
+    assert await service.latest() == []
+    for act in (service.run(run.id), service.outcomes(run.id), service.go_on(run.id, "bob")):
+        with pytest.raises(NoSuchRun):
+            await act
+    everything = Caller("eve", (Grant(role=Role.VIEWER, tenants=None),))
+    assert [each.id for each in await Replays(Store(graveyard.db, graveyard.t), everything).latest()] == [run.id]
 
 
 async def test_what_became_of_the_letters_is_told_by_their_rows(graveyard: Graveyard) -> None:

@@ -10,9 +10,12 @@ import sqlalchemy as sa
 from tests.integration.dlq.conftest import Graveyard
 from tests.support.review_desk import ReviewDesk
 from tidegate.dlq import review_cases
-from tidegate.dlq.permission import NotPermitted, Place
+from tidegate.dlq.permission import Gate, NotPermitted
+from tidegate.dlq.reach import Caller, Grant
 from tidegate.dlq.review import NOT_GIVEN, Refused, Ruling, Verb, carry_out, resolve
 from tidegate.dlq.selection import Filter
+from tidegate.dlq.verbs import Role
+from tidegate.dlq.verbs import Verb as Acts
 from tidegate.inbox import failure
 from tidegate.inbox.errors import TidegateError
 
@@ -24,12 +27,12 @@ def desk(graveyard: Graveyard) -> ReviewDesk:
 
 
 def ruling(reference: int | str, verb: Verb, **more: Any) -> Ruling:
-    return Ruling(actor="ada", reason="asked the provider", reference=str(reference), verb=verb, **more)
+    return Ruling(reason="asked the provider", reference=str(reference), verb=verb, **more)
 
 
 async def test_done_keeps_the_result_and_lets_the_event_run_again(desk: ReviewDesk) -> None:
     row, call = await desk.case(1)
-    await resolve(desk.store, ruling(row, Verb.DONE, result={"id": "in-7"}, external_id="in-7"))
+    await resolve(desk.gate, ruling(row, Verb.DONE, result={"id": "in-7"}, external_id="in-7"))
     known = await desk.call(call)
     assert (known["state"], known["resolution"], known["result"], known["external_id"]) == (
         "resolved",
@@ -53,7 +56,7 @@ async def test_done_keeps_the_result_and_lets_the_event_run_again(desk: ReviewDe
 @pytest.mark.parametrize(("same_key", "key_no"), [(True, 0), (False, 1)])
 async def test_not_done_says_whether_the_key_is_kept(desk: ReviewDesk, same_key: bool, key_no: int) -> None:
     row, call = await desk.case(1)
-    await resolve(desk.store, ruling(row, Verb.NOT_DONE, same_key=same_key))
+    await resolve(desk.gate, ruling(row, Verb.NOT_DONE, same_key=same_key))
     known = await desk.call(call)
     assert (known["resolution"], known["key_no"], known["key"] == "key-o-1") == ("not_done", key_no, same_key)
     assert await desk.row(row) == ("queued", 2)
@@ -62,7 +65,7 @@ async def test_not_done_says_whether_the_key_is_kept(desk: ReviewDesk, same_key:
 async def test_a_discarded_event_stays_as_a_memory_and_frees_its_key(desk: ReviewDesk) -> None:
     row, call = await desk.case(1)
     assert await desk.lane() == 1
-    await resolve(desk.store, ruling(row, Verb.DISCARD))
+    await resolve(desk.gate, ruling(row, Verb.DISCARD))
     assert (await desk.call(call))["resolution"] == "discarded"
     assert await desk.row(row) == ("discarded", 2)
     assert await desk.lane() == 0
@@ -70,13 +73,13 @@ async def test_a_discarded_event_stays_as_a_memory_and_frees_its_key(desk: Revie
 
 async def test_an_event_without_a_call_runs_again(desk: ReviewDesk) -> None:
     row = await desk.event(1)
-    await resolve(desk.store, ruling(row, Verb.RUN_AGAIN))
+    await resolve(desk.gate, ruling(row, Verb.RUN_AGAIN))
     assert await desk.row(row) == ("queued", 2)
 
 
 async def test_an_event_without_a_call_that_was_done_by_hand_gets_its_claim(desk: ReviewDesk) -> None:
     row = await desk.event(1)
-    await resolve(desk.store, ruling(row, Verb.DONE))
+    await resolve(desk.gate, ruling(row, Verb.DONE))
     assert await desk.row(row) is None
     assert await desk.claims() == 1
     assert await desk.lane() == 0
@@ -85,13 +88,13 @@ async def test_an_event_without_a_call_that_was_done_by_hand_gets_its_claim(desk
 async def test_all_events_that_wait_for_one_call_go_on_with_it(desk: ReviewDesk) -> None:
     row, call = await desk.case(1)
     other = await desk.event(2, call)
-    await resolve(desk.store, ruling(row, Verb.DONE, external_id="in-7"))
+    await resolve(desk.gate, ruling(row, Verb.DONE, external_id="in-7"))
     assert await desk.row(other) == ("queued", 2)
 
 
 async def test_a_call_that_no_event_waits_for_is_resolved_under_its_own_number(desk: ReviewDesk) -> None:
     call = await desk.effect("web-1", owner="checkout")
-    await resolve(desk.store, ruling(f"effect:{call}", Verb.DONE, result=None))
+    await resolve(desk.gate, ruling(f"effect:{call}", Verb.DONE, result=None))
     known = await desk.call(call)
     assert (known["resolution"], known["result"]) == ("done", None)
 
@@ -100,8 +103,8 @@ async def test_a_call_whose_end_became_known_meanwhile_lets_its_event_run_again(
     call = await desk.effect("o-1", state="completed")
     row = await desk.event(1, call)
     with pytest.raises(Refused, match="its call is completed by now"):
-        await resolve(desk.store, ruling(row, Verb.NOT_DONE, same_key=True))
-    await resolve(desk.store, ruling(row, Verb.RUN_AGAIN))
+        await resolve(desk.gate, ruling(row, Verb.NOT_DONE, same_key=True))
+    await resolve(desk.gate, ruling(row, Verb.RUN_AGAIN))
     assert await desk.row(row) == ("queued", 2)
     assert (await desk.call(call))["state"] == "completed"
 
@@ -120,7 +123,7 @@ async def test_a_ruling_that_does_not_fit_is_refused_and_changes_nothing(
 ) -> None:
     row, call = await desk.case(1)
     with pytest.raises(Refused, match=why):
-        await resolve(desk.store, ruling(row, verb, **more))
+        await resolve(desk.gate, ruling(row, verb, **more))
     assert await desk.row(row) == ("unknown", 1)
     assert (await desk.call(call))["state"] == "unknown"
     assert await desk.audit() == []
@@ -129,9 +132,9 @@ async def test_a_ruling_that_does_not_fit_is_refused_and_changes_nothing(
 async def test_without_a_call_there_is_nothing_to_be_not_done_and_no_result(desk: ReviewDesk) -> None:
     row = await desk.event(1)
     with pytest.raises(Refused, match="no call of it is in doubt"):
-        await resolve(desk.store, ruling(row, Verb.NOT_DONE, same_key=True))
+        await resolve(desk.gate, ruling(row, Verb.NOT_DONE, same_key=True))
     with pytest.raises(Refused, match="it made no call"):
-        await resolve(desk.store, ruling(row, Verb.DONE, result=1))
+        await resolve(desk.gate, ruling(row, Verb.DONE, result=1))
 
 
 @pytest.mark.parametrize(
@@ -146,21 +149,21 @@ async def test_without_a_call_there_is_nothing_to_be_not_done_and_no_result(desk
 )
 def test_what_contradicts_itself_is_refused_before_anybody_looks(said: dict[str, Any]) -> None:
     with pytest.raises(Refused):
-        Ruling(actor="ada", reason="r", reference="1", **said)
+        Ruling(reason="r", reference="1", **said)
 
 
 async def test_a_reason_is_required(desk: ReviewDesk) -> None:
     row = await desk.event(1)
     with pytest.raises(TidegateError, match="a reason why"):
-        await resolve(desk.store, Ruling(actor="ada", reason=" ", reference=str(row), verb=Verb.RUN_AGAIN))
+        await resolve(desk.gate, Ruling(reason=" ", reference=str(row), verb=Verb.RUN_AGAIN))
 
 
 async def test_what_was_changed_meanwhile_is_refused(desk: ReviewDesk) -> None:
     """Between the look and the act a probe answered; the whole act is undone, its audit line too."""
     row, call = await desk.case(1)
 
-    async with desk.store.look() as conn:
-        before = await review_cases.named(conn, desk.store.tables, str(row))
+    async with desk.gate.asked(Acts.SHOW_REVIEW) as asked:
+        before = await review_cases.named(asked, str(row))
     assert before.effect is not None
     async with desk.store.transaction() as conn:
         await conn.execute(sa.text(f"UPDATE tidegate.effect SET row_version = row_version + 1 WHERE id = {call}"))
@@ -175,28 +178,22 @@ async def test_an_event_that_was_discarded_meanwhile_is_not_resolved(desk: Revie
     async with desk.store.transaction() as conn:
         await failure.discard(conn, desk.store.tables, [(row, 1)])
     with pytest.raises(Refused, match="it is discarded"):
-        await resolve(desk.store, ruling(row, Verb.DONE, external_id="x"))
+        await resolve(desk.gate, ruling(row, Verb.DONE, external_id="x"))
 
 
 async def test_a_call_that_may_still_be_under_way_is_not_resolved(desk: ReviewDesk) -> None:
     call = await desk.effect("o-1", state="intended", due_s=60)
     row = await desk.event(1, call)
     with pytest.raises(Refused, match="still be under way"):
-        await resolve(desk.store, ruling(row, Verb.NOT_DONE, same_key=True))
+        await resolve(desk.gate, ruling(row, Verb.NOT_DONE, same_key=True))
     assert await desk.row(row) == ("unknown", 1)
 
 
 async def test_a_denial_is_audited_although_nothing_else_happens(desk: ReviewDesk) -> None:
     row, call = await desk.case(1)
-    asked: list[tuple[str, str, str]] = []
-
-    def nobody(actor: str, verb: str, place: Place) -> bool:
-        asked.append((actor, verb, f"{place.consumer}/{place.handler}"))
-        return False
-
-    with pytest.raises(NotPermitted, match="ada may not review_resolve"):
-        await resolve(desk.store, ruling(row, Verb.DONE, external_id="x"), nobody)
-    assert asked == [("ada", "review_resolve", "billing/invoices")]
+    viewer = Caller("ada", (Grant(role=Role.VIEWER, tenants=None),))
+    with pytest.raises(NotPermitted, match="ada may not say what became of a case"):
+        await resolve(Gate(desk.store, viewer), ruling(row, Verb.DONE, external_id="x"))
     assert await desk.row(row) == ("unknown", 1)
     assert (await desk.call(call))["state"] == "unknown"
     assert [(line[0], line[2], line[3]) for line in await desk.audit()] == [("review_resolve", False, row)]
@@ -207,9 +204,8 @@ async def test_cases_are_listed_with_their_calls_and_lone_calls_apart(desk: Revi
     plain = await desk.event(2)
     lone = await desk.effect("web-1", owner="checkout")
     await desk.effect("o-9", state="intended", due_s=60)
-    async with desk.store.look() as conn:
-        listed = await review_cases.cases(conn, desk.store.tables, Filter())
-        alone = await review_cases.lone_effects(conn, desk.store.tables, None)
+    listed = await review_cases.cases(desk.gate, Filter())
+    alone = await review_cases.lone_effects(desk.gate, None)
     assert [(case.reference, case.effect and case.effect.id) for case in listed] == [
         (str(row), call),
         (str(plain), None),
@@ -220,8 +216,8 @@ async def test_cases_are_listed_with_their_calls_and_lone_calls_apart(desk: Revi
 @pytest.mark.parametrize("reference", ["17", "effect:17", "effect:x", "nonsense"])
 async def test_a_reference_that_names_nothing_is_an_error(desk: ReviewDesk, reference: str) -> None:
     with pytest.raises(TidegateError):
-        await resolve(desk.store, ruling(reference, Verb.RUN_AGAIN))
+        await resolve(desk.gate, ruling(reference, Verb.RUN_AGAIN))
 
 
 def test_no_result_and_the_result_none_are_two_things() -> None:
-    assert Ruling(actor="a", reason="r", reference="1", verb=Verb.DONE).result is NOT_GIVEN
+    assert Ruling(reason="r", reference="1", verb=Verb.DONE).result is NOT_GIVEN

@@ -174,11 +174,11 @@ def test_a_topic_is_reset_once_for_each_id_and_by_hand_each_time(shop: Shop) -> 
     Red when: topics.py `reset` passes None for the broker's topic id
     """
     shop.tidegate("migrate")
-    assert shop.tidegate("topic", "reset", shop.topic).code == 78  # nobody has read it yet
+    assert shop.tidegate("topic", "reset", "--reason", "made anew", shop.topic).code == 78  # nobody has read it yet
     knows(shop, next_offset=7, kafka_offset=7)
-    assert "incarnation 0 -> 1" in shop.tidegate("topic", "reset", shop.topic).out
-    assert "nothing to do" in shop.tidegate("topic", "reset", shop.topic).out
-    assert "incarnation 1 -> 2" in shop.tidegate("topic", "reset", shop.topic, "--by-hand").out
+    assert "incarnation 0 -> 1" in shop.tidegate("topic", "reset", "--reason", "made anew", shop.topic).out
+    assert "nothing to do" in shop.tidegate("topic", "reset", "--reason", "made anew", shop.topic).out
+    assert "incarnation 1 -> 2" in shop.tidegate("topic", "reset", "--reason", "made anew", shop.topic, "--by-hand").out
 
 
 def test_a_restored_database_is_declared_with_bounds_and_an_audit_line(shop: Shop, kafka_bootstrap: str) -> None:
@@ -186,10 +186,10 @@ def test_a_restored_database_is_declared_with_bounds_and_an_audit_line(shop: Sho
     produce(kafka_bootstrap, shop.topic, 0, 10)
     knows(shop, next_offset=3, kafka_offset=3)
     commit(kafka_bootstrap, shop.consumer, shop.topic, 0, 8)
-    assert shop.tidegate("restored", "--consumer", "unheard-of", "--yes").code == 78
-    asked = shop.tidegate("restored", "--consumer", shop.consumer)
+    assert shop.tidegate("restored", "--reason", "back to Monday", "--consumer", "unheard-of", "--yes").code == 78
+    asked = shop.tidegate("restored", "--reason", "back to Monday", "--consumer", shop.consumer)
     assert asked.code != 0  # nobody said yes
-    done = shop.tidegate("restored", "--consumer", shop.consumer, "--yes")
+    done = shop.tidegate("restored", "--reason", "back to Monday", "--consumer", shop.consumer, "--yes")
     assert done.code == 0
     assert "declared" in done.out
     shop.sql(

@@ -170,11 +170,12 @@ async def test_what_a_gone_handler_left_is_discarded_on_a_word_and_check_is_cont
         "tidegate handlers discard bill",
     ):
         assert said in checked.err
-    looked = await asyncio.to_thread(run, "handlers", "discard", "bill")
+    looked = await asyncio.to_thread(run, "handlers", "discard", "bill", "--reason", "gone")
     assert "1 dead rows, 1 queued rows" in looked.out
     assert "--yes" in looked.err
     assert [state for _, state, _ in await stage.failures("bill")] == ["queued", "dead"]
-    refused = await asyncio.to_thread(lambda: run("handlers", "discard", "bill", "--yes", handlers=("bill",)))
+    words = ("handlers", "discard", "bill", "--yes", "--reason", "gone")
+    refused = await asyncio.to_thread(lambda: run(*words, handlers=("bill",)))
     assert refused.code == 78
     done = await asyncio.to_thread(run, "handlers", "discard", "bill", "--yes", "--reason", "no bills any more")
     assert done.code == 0, done.err
@@ -185,7 +186,7 @@ async def test_what_a_gone_handler_left_is_discarded_on_a_word_and_check_is_cont
     )
     assert lines == [("no bills any more",)] * 2
     assert (await asyncio.to_thread(run, "check")).code == 0
-    assert (await asyncio.to_thread(run, "handlers", "discard", "bill", "--yes")).code == 78
+    assert (await asyncio.to_thread(run, "handlers", "discard", "bill", "--yes", "--reason", "gone")).code == 78
     listed = await asyncio.to_thread(run, "handlers", "list")
     assert "effects" in listed.out
     assert "bill" not in listed.out

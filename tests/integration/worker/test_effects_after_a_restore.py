@@ -11,6 +11,7 @@ from tests.services.topics import Topic
 from tests.support.provider import Provider, provider
 from tests.support.running import Sent, Stage
 from tidegate.consumers.cli import restoring
+from tidegate.consumers.cli.access import access_to
 from tidegate.consumers.layers import load
 
 EVENTS = 1_000
@@ -47,8 +48,8 @@ async def put_back(stage: Stage) -> None:
 async def declare_restored(stage: Stage, consumer: str) -> None:
     """`tidegate restored`."""
     environment = {"TIDEGATE_DATABASE_URL": stage.url, "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": stage.bootstrap}
-    settings = load(environment).settings
-    await restoring.declare(settings, consumer, await restoring.look(settings, consumer))
+    asked = access_to(load(environment).settings, None)
+    await restoring.declare(asked, consumer, await restoring.look(asked, consumer), "back to the copy")
 
 
 @pytest.mark.timeout(200)

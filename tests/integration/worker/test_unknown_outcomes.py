@@ -11,6 +11,8 @@ from tests.services.topics import Topic
 from tests.support.desk import Do, at_desk, letters
 from tests.support.running import RunningWorker, Sent, Stage, reader
 from tidegate.consumers import App, Context
+from tidegate.dlq.permission import Gate
+from tidegate.dlq.reach import unlimited
 from tidegate.dlq.review import Ruling, Verb, resolve
 from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.effect_rules import Asked, Done, EffectRule, NotDone, probe, review
@@ -55,8 +57,8 @@ async def say(stage: Stage, verb: Verb, **more: Any) -> None:
     database = Database(stage.url, member="test", settings=DatabaseSettings(pool_max=1, tx_pool_max=1))
     row = await stage.value("SELECT id FROM tidegate.failure")
     try:
-        ruling = Ruling(actor="ada", reason="phoned them", reference=str(row), verb=verb, **more)
-        await resolve(Store(database, tables()), ruling)
+        ruling = Ruling(reason="phoned them", reference=str(row), verb=verb, **more)
+        await resolve(Gate(Store(database, tables()), unlimited("ada")), ruling)
     finally:
         await database.close()
 

@@ -55,7 +55,7 @@ async def test_done_with_its_result(operator: Operator) -> None:
     assert (known["resolution"], known["result"], known["external_id"]) == ("done", {"id": "in-7"}, "in-7")
     assert await operator.desk.row(row) == ("queued", 2)
     ((act, actor, allowed, failure_id, _),) = await operator.desk.audit()
-    assert (act, actor, allowed, failure_id) == ("review_resolve", getpass.getuser(), True, row)
+    assert (act, actor, allowed, failure_id) == ("review_resolve", f"os:{getpass.getuser()}", True, row)
 
 
 async def test_not_done_with_the_same_key_and_with_a_new_one(operator: Operator) -> None:

@@ -101,7 +101,7 @@ async def test_letters_are_counted_by_what_they_have_in_common_and_notes_stay(op
     assert "replay on Monday" in await operator.says("groups")
     again = (await operator.told("groups", "--handler", "revenue"))[0]
     assert [(note["actor"], note["text"]) for note in again["notes"]] == [
-        (getpass.getuser(), "fixed in 1.4, replay on Monday")
+        (f"os:{getpass.getuser()}", "fixed in 1.4, replay on Monday")
     ]
     by_tenant = await operator.told("groups", "--by", "tenant", "--by", "hour")
     assert [(group["tenant"], group["letters"]) for group in by_tenant] == [("acme", 3), (None, 1)]
