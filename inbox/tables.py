@@ -15,6 +15,7 @@ ever NULL. There are no foreign keys but `failure.duplicate_of`: each would take
 6. `failure` rows by id, then the `effect` row that they wait for
 7. `outbox` and `audit`, inserts only
 8. `checkpoint` rows, in key order, compare-and-set
+9. the journal rows of a backfill, which only its own process writes
 
 `breaker` rows stand in no other transaction, nor do leases that change hands and the ledger's own statements.
 """
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, LiteralString, final
 
 import sqlalchemy as sa
@@ -93,6 +94,9 @@ class Tables:
     backfill: sa.Table
     backfill_part: sa.Table
 
+    texts: dict[str, sa.TextClause] = field(default_factory=dict[str, sa.TextClause])
+    """Statements as they were made: to find the names in one costs more than to run it does here."""
+
     def __repr__(self) -> str:
         return f"Tables({self.schema})"
 
@@ -101,8 +105,11 @@ class Tables:
 
         The type says that the template stands in the source, so nothing but these names ever gets into its text.
         """
-        names = {table.name: table.fullname for table in self.metadata.tables.values()}
-        return sa.text(template.format(schema=self.schema, **names))
+        text = self.texts.get(template)
+        if text is None:
+            names = {table.name: table.fullname for table in self.metadata.tables.values()}
+            text = self.texts[template] = sa.text(template.format(schema=self.schema, **names))
+        return text
 
     @property
     def generation_lock(self) -> int:

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tests.services.topics import Topic
 from tests.support.desk import Do, at_desk, letters, write
 from tests.support.running import Sent, Stage, committed, reader, table_of
-from tidegate.consumers import App, Context, Event, RetryLater, Scope, header, write_newer
+from tidegate.consumers import App, Context, Event, RetryLater, Scope, header, idempotent_key, write_newer
 from tidegate.consumers.backfill.backfiller import Backfiller, Planned
 from tidegate.consumers.backfill.order import Order
 from tidegate.consumers.layers import load
@@ -30,6 +31,9 @@ from tidegate.inbox.versions import run_version
 
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 MINUTE = datetime.timedelta(minutes=1)
+KEPT = {"retention.ms": "-1"}
+"""The records' times are long ago: a broker that looks at them would take them away."""
+
 AGES = 10_000_000
 """Minutes: markers of transactions have the time at which they are written."""
 
@@ -87,7 +91,7 @@ async def effects(stage: Stage) -> list[str]:
 
 
 async def test_a_command_handles_what_was_not_handled_and_says_what_was(stage: Stage, topic: Topic) -> None:
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     at_desk(app, write)
     await table_of(stage)
@@ -153,7 +157,7 @@ async def test_a_projections_run_has_claims_of_its_own_and_puts_no_old_value_bac
     Parts: real (Kafka, PostgreSQL)
     Red when: assembly.py binds the run's projection with the declared version instead of the run's own
     """
-    name = topic(partitions=2)
+    name = topic(partitions=2, config=KEPT)
     app = reader(name)
     view(app)
     await stage.execute(VIEW)
@@ -179,7 +183,7 @@ async def test_a_projections_run_has_claims_of_its_own_and_puts_no_old_value_bac
 async def test_what_a_run_of_a_projection_left_behind_is_tried_again_by_the_live_worker(
     stage: Stage, topic: Topic
 ) -> None:
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     view(app, on_failure="block")
     await stage.execute(VIEW)
@@ -213,9 +217,9 @@ async def test_the_window_is_told_by_time_and_its_end_stands_at_the_start(stage:
 
     Case: B39
     Parts: real (Kafka, PostgreSQL)
-    Red when: order.py takes None instead of the log's end where no record is of the window's end or later
+    Red when: order.py ends a part at the log's beginning where no record is of the window's end or later
     """
-    name = topic(partitions=2)
+    name = topic(partitions=2, config=KEPT)
     app = reader(name)
     at_desk(app, write)
     await table_of(stage)
@@ -245,9 +249,9 @@ async def test_a_window_that_ends_in_transaction_markers_ends(stage: Stage, topi
 
     Case: B53
     Parts: real (Kafka, PostgreSQL)
-    Red when: reading.py moves to the last record's offset + 1 instead of the stretch's position
+    Red when: reading.py moves on to behind the last record that it saw, not to the stretch's position
     """
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     at_desk(app, write)
     await table_of(stage)
@@ -275,7 +279,7 @@ def write_transactions(bootstrap: str, topic: str) -> None:
 
 
 async def test_records_of_a_time_outside_are_left_out_among_the_windows_offsets(stage: Stage, topic: Topic) -> None:
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     at_desk(app, write)
     await table_of(stage)
@@ -288,8 +292,30 @@ async def test_records_of_a_time_outside_are_left_out_among_the_windows_offsets(
         assert (facts(run), run.counts.causes) == ((5, 4, 1, 0, 0), {"outside_window": 1})
 
 
+async def test_what_retention_took_meanwhile_is_counted(stage: Stage, topic: Topic) -> None:
+    name = topic(partitions=1, config=KEPT)
+    app = reader(name)
+    at_desk(app, write)
+    await table_of(stage)
+    await run_once(stage, app)
+    await stage.send(name, *[Sent(f"e{n}", timestamp_ms=at(n)) for n in range(6)])
+    async with operator(stage, app) as who:
+        run = await who.backfiller.start(who.order())
+        await asyncio.to_thread(delete_records, stage.bootstrap, name, 4)
+        run = await who.goes_on(run.id)
+    assert (facts(run), run.counts.causes) == ((6, 2, 0, 0, 4), {"retention": 4})
+    assert await effects(stage) == ["e4", "e5"]
+
+
+def delete_records(bootstrap: str, topic: str, below: int) -> None:
+    """As retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for deleted in admin.delete_records([TopicPartition(topic, 0, below)]).values():
+        deleted.result(20)
+
+
 async def test_a_parked_keys_events_queue_up(stage: Stage, topic: Topic) -> None:
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
 
     async def act(command: Do, ctx: Context) -> None:
@@ -322,7 +348,7 @@ async def test_what_is_older_than_the_inbox_remembers_is_refused_unless_forced(s
     Parts: real (Kafka, PostgreSQL)
     Red when: sifting.py leaves out the look at the births
     """
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     at_desk(app, write)
     await table_of(stage)
@@ -346,7 +372,7 @@ async def test_what_is_older_than_the_inbox_remembers_is_refused_unless_forced(s
 
 
 async def test_what_nobody_can_read_becomes_a_letter_once(stage: Stage, topic: Topic) -> None:
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     at_desk(app, write)
     await table_of(stage)
@@ -370,7 +396,7 @@ async def test_only_a_tenants_events_count(stage: Stage, topic: Topic) -> None:
     Parts: real (Kafka, PostgreSQL)
     Red when: sifting.py takes all events where a tenant is named
     """
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name, scope=Scope(tenant=header("tenant")))
     at_desk(app, write)
     await table_of(stage)
@@ -398,7 +424,7 @@ async def test_the_wrong_place_is_refused_before_anything_is_read(stage: Stage, 
     Parts: real (Kafka, PostgreSQL)
     Red when: order.py matches topics by prefix, or backfiller.py does not compare the cluster's id
     """
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     at_desk(app, write)
     await run_once(stage, app)
@@ -423,7 +449,7 @@ async def test_a_group_of_its_name_with_members_is_refused(stage: Stage, topic: 
     Parts: real (Kafka, PostgreSQL)
     Red when: backfiller.py does not ask for the group's members
     """
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     at_desk(app, write)
     await table_of(stage)
@@ -443,7 +469,7 @@ async def test_a_group_of_its_name_with_members_is_refused(stage: Stage, topic: 
 
 
 async def test_a_live_projection_without_guarded_writes_is_refused(stage: Stage, topic: Topic) -> None:
-    app = reader(topic(partitions=1))
+    app = reader(topic(partitions=1, config=KEPT))
     (consumer,) = app.consumers.values()
 
     @consumer.projection("plain")
@@ -456,7 +482,7 @@ async def test_a_live_projection_without_guarded_writes_is_refused(stage: Stage,
 
 
 async def test_who_may_not_is_denied_and_both_stand_in_the_audit(stage: Stage, topic: Topic) -> None:
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     at_desk(app, write)
     await table_of(stage)
@@ -480,7 +506,7 @@ async def test_who_may_not_is_denied_and_both_stand_in_the_audit(stage: Stage, t
 
 
 async def test_a_second_process_takes_it_over_and_the_first_writes_nothing_more(stage: Stage, topic: Topic) -> None:
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     desk = at_desk(app, write)
     await table_of(stage)
@@ -504,7 +530,7 @@ async def test_a_second_process_takes_it_over_and_the_first_writes_nothing_more(
 
 
 async def test_asked_to_stop_it_ends_behind_what_is_in_hand(stage: Stage, topic: Topic) -> None:
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     desk = at_desk(app, write)
     await table_of(stage)
@@ -531,9 +557,9 @@ async def test_one_event_in_both_ways_at_once_has_one_effect(stage: Stage, topic
 
     Case: B42
     Parts: real (Kafka, PostgreSQL)
-    Red when: assembly.py gives the command's run claims of its own
+    Red when: assembly.py binds the command under another handler id than the live worker's
     """
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
     desk = at_desk(app, write)
     await table_of(stage)
@@ -551,8 +577,45 @@ async def test_one_event_in_both_ways_at_once_has_one_effect(stage: Stage, topic
     assert await effects(stage) == ["e"]
 
 
+async def test_a_call_that_was_made_is_not_made_again(stage: Stage, topic: Topic) -> None:
+    """The ledger is the live worker's: where only the claim is gone, the call's result is there.
+
+    Case: B40
+    Parts: real (Kafka, PostgreSQL)
+    Red when: assembly.py gives the effects the run's group as their consumer, so that their owner is another one
+    """
+    name = topic(partitions=1, config=KEPT)
+    app = reader(name)
+    app.effect("charge", rule=idempotent_key(valid_s=3600), deadline_s=1)
+    calls: list[str] = []
+
+    async def act(command: Do, ctx: Context) -> None:
+        async with ctx.effect("charge", request=command.says) as effect:
+            if not effect.is_done:
+                calls.append(command.id)
+                effect.complete("charged", command.id)
+        await ctx.publish("told", {"id": command.id})
+
+    at_desk(app, act)
+    await stage.send(name, *[Sent(f"e{n}", timestamp_ms=at(n)) for n in range(2)])
+    worker = await stage.ready(app)
+    await worker.until_counted("events", "do", "completed", n=2)
+    await stage.execute("DELETE FROM tidegate.claim_1")
+    await stage.send(name, Sent("e2", timestamp_ms=at(2)))
+    await worker.until_counted("events", "do", "completed", n=3)
+    async with operator(stage, app) as who:
+        run = await who.does()
+        assert facts(run) == (3, 2, 1, 0, 0)
+        await stage.execute("DELETE FROM tidegate.claim_1", "DELETE FROM tidegate.effect")
+        assert facts(await who.does(since=1, until=2)) == (1, 1, 0, 0, 0)
+    assert calls == ["e0", "e1", "e2", "e1"]
+    (consumer,) = app.consumers
+    rows = await stage.rows("SELECT consumer, owner, state FROM tidegate.effect")
+    assert rows == [(consumer, f"{consumer}/do", "completed")]
+
+
 async def test_too_many_that_wait_hold_it_back(stage: Stage, topic: Topic) -> None:
-    name = topic(partitions=1)
+    name = topic(partitions=1, config=KEPT)
     app = reader(name)
 
     async def act(command: Do, ctx: Context) -> None:
