@@ -39,6 +39,7 @@ DEATHS_ALONE: Final = 2
 """So often a process must have died with it as the only thing in its hands. Whatever else ends a process (no memory on
 the node, a probe that is too strict) ends it while some record is in hand; the same one twice is no chance."""
 
+
 class Judgement(enum.Enum):
     """What a mark says."""
 
@@ -107,6 +108,11 @@ class Judge:
             return await self._record(holding, mark.record_offset)
         await self._forget(holding)
         return Judgement.NOTHING
+
+    async def nothing_unread(self, holding: Holding) -> None:
+        """No record of this partition can have been at fault: its next one is no suspect for deaths before it came."""
+        async with self._store.transaction(Writes.SUSPECT) as conn:
+            await self._absolve(conn, holding)
 
     async def _count(self, holding: Holding, mark: Suspect) -> None:
         """It is looked at once more, first of all and alone again."""
@@ -180,4 +186,3 @@ class Judge:
         tables, partition = self._store.tables, holding.partition
         if not await fence.absolve(conn, tables, self._consumer, partition, holding.fence_epoch):
             raise OwnershipLost(f"{partition} is held by somebody else")
-

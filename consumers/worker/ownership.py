@@ -168,6 +168,8 @@ class Ownership:
         del self._unfinished[partition]
         start = min(starts.values())
         log.info("partition_taken", partition=str(partition), fence_epoch=fence_epoch, start=start, crashes=crashes)
+        if crashes and start >= high:
+            await self._judge.nothing_unread(holding)
         anew = before is not None and start < before
         suspected = crashes >= SUSPECTED_FROM or judgement is Judgement.SUSPECT
         return Ready(partition, epoch, self._by_track(starts), anew, suspected and start < high)

@@ -153,6 +153,24 @@ async def test_who_dies_before_it_comes_to_the_suspect_says_nothing_of_it(stage:
     assert await stage.failures() == []
 
 
+async def test_a_partition_with_nothing_unread_is_no_place_of_deaths(stage: Stage, topic: Topic) -> None:
+    """What comes into it after two unclean ends elsewhere is no suspect.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: ownership.py does not say `nothing_unread`
+    """
+    name = topic()
+    app = reader(name)
+    letters(app, topic)
+    at_desk(app)
+    await dead_owner(stage, name, app)
+    worker = await stage.ready(app)
+    await worker.until(lambda: worker.metrics.value("fence_takeovers", "taken") == 4)
+    await worker.kill()
+    assert await stage.rows("SELECT DISTINCT crashes FROM tidegate.fence") == [(0,)]
+
+
 async def test_memory_that_is_refused_is_an_error_like_others(stage: Stage, topic: Topic) -> None:
     """Where Python says no, nobody dies: it is tried again, and given up as exhausted."""
     name = topic()
