@@ -173,7 +173,7 @@ async def test_a_replay_and_its_worker_are_killed_and_each_letter_has_one_effect
 
     Case: B39
     Parts: real (PostgreSQL, Kafka, processes)
-    Red when: dlq/replays.py opens a transaction of its own for journal.advance
+    Red when: dlq/replay_journal.py's advance does not note the rows
     """
     await killed_at(3, 60, 1, tmp_path, kafka_bootstrap, migrated_url, topic)
 

@@ -81,21 +81,35 @@ async def test_letters_that_come_after_the_start_are_not_touched(graveyard: Grav
 
 
 async def test_two_who_replay_the_same_letters_at_once_queue_each_once(graveyard: Graveyard) -> None:
-    """Two runs of two operators, and one of them gone on with twice: the journals add up to each letter once.
+    """Two runs of two operators: their journals add up to each letter once.
 
     Case: B39, B40
     Parts: real (PostgreSQL)
-    Red when: dlq/replay_journal.py's get does not lock the run's row
+    Red when: dlq/replay_rows.py leaves `if entry.id in done` out of what it counts as replayed
     """
     await graveyard.bury(*[graveyard.event(n, key=b"k-%d" % (n % 7)) for n in range(60)])
     service = replays(graveyard)
     one, two = await service.start(order()), await service.start(order(actor="bob"))
-    await asyncio.gather(*[service.go_on(run.id, "x", Pace(rate=80)) for run in (one, two, one)])
+    await asyncio.gather(*[service.go_on(run.id, "x", Pace(rate=80)) for run in (one, two)])
     ended = [await service.run(run.id) for run in (one, two)]
     assert sum(run.replayed for run in ended) == 60
     assert all(run.read == run.replayed + run.skipped for run in ended)
     assert set(await column(graveyard, "SELECT replay_count FROM tidegate.failure")) == {1}
     assert await column(graveyard, "SELECT count(*) FROM tidegate.replay_letter") == [60]
+
+
+async def test_one_run_that_three_go_on_with_at_once_reads_each_letter_once(graveyard: Graveyard) -> None:
+    """They take turns at its row.
+
+    Case: B39
+    Parts: real (PostgreSQL)
+    Red when: dlq/replay_journal.py's get does not lock the run's row
+    """
+    await graveyard.bury(*[graveyard.event(n, key=b"k-%d" % (n % 7)) for n in range(60)])
+    service = replays(graveyard)
+    run = await service.start(order())
+    await asyncio.gather(*[service.go_on(run.id, "x", Pace(rate=80)) for _ in range(3)])
+    assert counted(await service.run(run.id)) == (60, 60, 0, 0)
 
 
 async def test_the_inbox_answers_done_failed_and_forced(graveyard: Graveyard) -> None:
