@@ -42,7 +42,9 @@ Its row in the ledger of effects; `[*]` is before the first call. The table stan
 
 def made() -> str:
     """The page."""
-    return PAGE.format(lifecycle=lifecycle_diagram().strip(), failures=diagram().strip(), effects=effect_states.diagram())
+    return PAGE.format(
+        lifecycle=lifecycle_diagram().strip(), failures=diagram().strip(), effects=effect_states.diagram()
+    )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from tidegate.consumers.engine.signals import (
     DependencyAway,
     DependencyBack,
     Drained,
+    Examine,
     Fenced,
     Finished,
     LaneItem,
@@ -318,7 +319,8 @@ class World:
                     self._check_point(self.lives[partition], epoch, offset)
             case LetGo():
                 self._check_let_go(action)
-            case Drained():
+            case Drained() | Examine():
+                assert isinstance(action, Drained), "nobody was killed in this world"
                 self._check_drained()
 
     def _check_pausing(self, action: Pause | Resume) -> None:

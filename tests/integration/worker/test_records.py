@@ -158,7 +158,9 @@ async def test_a_repaired_record_is_handled_once_by_every_handler_and_its_id_is_
     worker = await stage.start(app)
     await worker.until_counted("events", "items", "completed", n=1)
     await worker.until_counted("events", "effects", "completed", n=1)
-    assert [cause for _, cause in (await stage.replay(failure_id)).refused] == ["no letter is known under this id"]
+    assert [refusal.cause for refusal in (await stage.replay(failure_id)).refused] == [
+        "no letter is known under this id"
+    ]
     await stage.send(name, early)
     await worker.until_counted("dedup_hits", "items", n=1)
     await worker.until_counted("dedup_hits", "effects", n=1)
@@ -188,7 +190,9 @@ async def test_a_letter_that_is_replayed_in_vain_is_another_letter(stage: Stage,
     for n in (2, 3):
         assert len((await stage.replay()).replayed) == 1
         await worker.until_counted("outbox_published", "delivered", n=n)
-    assert next(cause for _, cause in (await stage.replay()).refused).startswith("it was replayed 2 times already")
+    assert next(refusal.cause for refusal in (await stage.replay()).refused).startswith(
+        "it was replayed 2 times already"
+    )
     ids = {letter.header("tidegate-dead-letter-id") for letter in await stage.read(letters, 3)}
     assert len(ids) == 3
     assert await stage.failures() == [("a", "dead", "rejected")]
