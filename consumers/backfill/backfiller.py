@@ -21,6 +21,7 @@ from typing import Any, Final, final
 
 from ...dlq.permission import Act, Permit, Place, ask, everybody
 from ...dlq.reach import SEVERAL
+from ...dlq.verbs import Verb
 from ...inbox import audit, backfills, fence, restored, topics, versions
 from ...inbox.backfills import Kind, Part, Run
 from ...inbox.errors import ConfigurationError, FatalError
@@ -41,7 +42,7 @@ from .order import Bounds, Frame, Order, milliseconds, part_of, problems_of, ref
 from .running import CHUNK_MAX, Running, Sight, count
 from .sifting import Tally, Target, outcome, plan
 
-VERB: Final = "backfill"
+VERB: Final = Verb.BACKFILL
 
 Told = Callable[[Part, Tally], None]
 """Hears of each chunk that is done, with the part as it stood before it."""
@@ -121,10 +122,12 @@ class Backfiller:
         actor: str,
         reason: str,
         stop: asyncio.Event,
+        rate: float | None = None,
         told: Told = nobody,
         waits: Waits = nobody,
     ) -> Run:
-        """Work until it is done, or `stop` is set. One that has ended does nothing.
+        """Work until it is done, or `stop` is set; at the rate that was ordered, or another. One that has ended does
+        nothing.
 
         Raises:
             OwnershipLost: another process works on it now.
@@ -140,21 +143,22 @@ class Backfiller:
         await self._check_group(run.group)
         await self._check_place(run, consumer)
         async with AsyncExitStack() as stack:
-            if await self._work(stack, run, consumer, stop, told, waits):
+            if await self._work(stack, run, consumer, rate or run.wanted["rate"], stop, told, waits):
                 await self._end(run, act, place)
         return await self.find(number)
 
     # ------------------------------------------------------------------------------------------------------- working
 
     async def _work(
-        self, stack: AsyncExitStack, run: Run, consumer: Consumer, stop: asyncio.Event, told: Told, waits: Waits
-    ) -> bool:
+        self, stack: AsyncExitStack, run: Run, consumer: Consumer, rate: float, stop: asyncio.Event, told: Told,
+        waits: Waits,
+    ) -> bool:  # fmt: skip
         ids = await self._handler_ids(consumer, run.handler)
         ground = self._ground(consumer, run.parts, waits)
         sight = await self._sight(stack, ground, run.wanted, run.handler, run.id, ids, run.parts, run.group)
         ready = await stack.enter_async_context(hands(ground, run.group, sight.target, ids))
         command = consumer.commands.get(run.handler)
-        rates = [run.wanted["rate"], *([command.rate_per_s] if command and command.rate_per_s else [])]
+        rates = [rate, *([command.rate_per_s] if command and command.rate_per_s else [])]
         running = Running(
             run, sight, ready.way, ready.rejects, ready.holdings, ready.clock, ground.dependencies.wait,
             rate=min(rates), parked_max=consumer.policies()[run.handler].parked_max, stop=stop, told=told, waits=waits,
@@ -175,9 +179,9 @@ class Backfiller:
             counts = done.counts
             figures: dict[str, Scalar] = {
                 "backfill": run.id, "read": counts.read, "handled": counts.handled, "skipped": counts.skipped,
-                "refused": counts.refused, "failed": counts.failed,
+                "refused": counts.refused, "failed": counts.failed, "ended": True,
             }  # fmt: skip
-            line = Act("backfill_ended", act.actor, act.reason, figures).line(place)
+            line = Act(VERB, act.actor, act.reason, figures).line(place)
             await audit.write(conn, tables, line)
             await backfills.end(conn, tables, run.id)
 

@@ -38,7 +38,9 @@ def backfill(
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only events of this tenant.")] = None,
     all_tenants: Annotated[bool, typer.Option("--all-tenants", help="Events of every tenant are meant.")] = False,
     cluster: Annotated[str | None, typer.Option("--cluster", metavar="ID", help="Refuse any other cluster.")] = None,
-    rate: Annotated[float, typer.Option("--rate", min=0.1, help="At most so many events a second.")] = RATE_PER_S,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.1, help=f"At most so many events a second ({RATE_PER_S:g}).")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also what is older than the inbox remembers.")] = False,
     reason: Annotated[str | None, typer.Option("--reason", help="Why now: it stands in the audit.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it. Without it you only see what would be done.")] = False,
@@ -54,7 +56,8 @@ def backfill(
     if what == ["list"] and handler is None:
         code = backfilling.latest(prepared, caller, as_json)
     elif len(what) == 2 and what[0] == "resume":
-        code = backfilling.resume(prepared, caller, _number(what[1]), reason or "resumed", as_json)
+        _refuse_all_but_rate(handler, since, until, topic, tenant, all_tenants, cluster, force)
+        code = backfilling.resume(prepared, caller, _number(what[1]), reason or "resumed", rate, as_json)
     elif len(what) == 1:
         if yes and not reason:
             raise ConfigurationError.of("--reason", "it is not given", "say why: it stands in the audit")
@@ -69,7 +72,7 @@ def backfill(
             all_tenants=all_tenants,
             topics=tuple(topic or ()),
             cluster=cluster,
-            rate=rate,
+            rate=rate or RATE_PER_S,
             force=force,
         )
         code = _begin(prepared, caller, order, yes, as_json)
@@ -85,6 +88,13 @@ def _begin(prepared: Prepared, caller: Caller, order: Order, yes: bool, as_json:
         if yes
         else backfilling.plan(prepared, caller, order, as_json)
     )
+
+
+def _refuse_all_but_rate(*given: object) -> None:
+    if any(given):
+        raise ConfigurationError.of(
+            "resume", "what it handles was said at its start", "leave all but --rate and --reason out"
+        )
 
 
 def _given(option: str, value: str | None, fix: str) -> str:

@@ -52,13 +52,13 @@ def start(prepared: Prepared, caller: Caller, order: Order, as_json: bool) -> in
     return _run(begin())
 
 
-def resume(prepared: Prepared, caller: Caller, number: int, reason: str, as_json: bool) -> int:
-    """Go on with one; one that has ended is only told about."""
+def resume(prepared: Prepared, caller: Caller, number: int, reason: str, rate: float | None, as_json: bool) -> int:
+    """Go on with one, at another `rate` if one is given; one that has ended is only told about."""
 
     async def go_on() -> int:
         async with _opened(prepared, caller) as backfiller:
             run = await backfiller.find(number)
-            return await _go_on(prepared, backfiller, run, caller.actor, reason, as_json, stopping.event())
+            return await _go_on(prepared, backfiller, run, caller.actor, reason, as_json, stopping.event(), rate)
 
     stopping = _listening(prepared)
     return _run(go_on())
@@ -119,7 +119,14 @@ async def _plan(prepared: Prepared, caller: Caller, order: Order, as_json: bool)
 
 
 async def _go_on(
-    prepared: Prepared, backfiller: Backfiller, run: Run, actor: str, reason: str, as_json: bool, stop: asyncio.Event
+    prepared: Prepared,
+    backfiller: Backfiller,
+    run: Run,
+    actor: str,
+    reason: str,
+    as_json: bool,
+    stop: asyncio.Event,
+    rate: float | None = None,
 ) -> int:
     where = f"cluster {run.cluster_id or '(unnamed)'}, {prepared.settings.kafka.bootstrap_servers}"
     ERR.print(
@@ -135,7 +142,7 @@ async def _go_on(
             progress.advance(bar, part.next_offset - reached[part.partition])
             reached[part.partition] = part.next_offset
 
-        run = await backfiller.go_on(run.id, actor=actor, reason=reason, stop=stop, told=told, waits=_waits)
+        run = await backfiller.go_on(run.id, actor=actor, reason=reason, stop=stop, rate=rate, told=told, waits=_waits)
     _show_run(run, as_json)
     if run.ended_at is None:
         ERR.print(f"interrupted: `tidegate backfill resume {run.id}` goes on")

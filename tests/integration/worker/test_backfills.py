@@ -6,7 +6,7 @@ import asyncio
 import datetime
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -21,7 +21,9 @@ from tidegate.consumers import App, Context, Event, RetryLater, Scope, header, i
 from tidegate.consumers.backfill.backfiller import Backfiller, Planned
 from tidegate.consumers.backfill.order import Order
 from tidegate.consumers.layers import load
-from tidegate.dlq.permission import NotPermitted, Place
+from tidegate.dlq.permission import NotKnown, NotPermitted
+from tidegate.dlq.reach import Caller, Grant, unlimited
+from tidegate.dlq.verbs import Role
 from tidegate.inbox.backfills import Run
 from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.errors import ConfigurationError, FatalError, OwnershipLost
@@ -69,13 +71,12 @@ class Operator:
 
 
 @asynccontextmanager
-async def operator(stage: Stage, app: App, permit: Any = None) -> AsyncGenerator[Operator]:
+async def operator(stage: Stage, app: App, caller: Caller | None = None) -> AsyncGenerator[Operator]:
     """At a desk of their own: no worker's connections are used."""
     settings = load({"TIDEGATE_DATABASE_URL": stage.url, "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": stage.bootstrap}).settings
     database = Database(stage.url, member="backfill", settings=DatabaseSettings(pool_max=4, tx_pool_max=4))
-    permitted = {} if permit is None else {"permit": permit}
     try:
-        yield Operator(stage, app, Backfiller(app, settings, Store(database, tables()), **permitted))
+        yield Operator(stage, app, Backfiller(app, settings, Store(database, tables()), caller or unlimited("tests")))
     finally:
         await database.close()
 
@@ -310,8 +311,9 @@ async def test_what_retention_took_meanwhile_is_counted(stage: Stage, topic: Top
 def delete_records(bootstrap: str, topic: str, below: int) -> None:
     """As retention does."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for deleted in admin.delete_records([TopicPartition(topic, 0, below)]).values():
-        deleted.result(20)
+    deleted: dict[TopicPartition, Any] = cast("Any", admin.delete_records([TopicPartition(topic, 0, below)]))
+    for future in deleted.values():
+        future.result(20)
 
 
 async def test_a_parked_keys_events_queue_up(stage: Stage, topic: Topic) -> None:
@@ -487,22 +489,33 @@ async def test_who_may_not_is_denied_and_both_stand_in_the_audit(stage: Stage, t
     at_desk(app, write)
     await table_of(stage)
     await run_once(stage, app)
-    allowed = True
-
-    def permit(actor: str, verb: str, place: Place) -> bool:
-        return allowed and (verb, place.handler) == ("backfill", "do")
-
-    async with operator(stage, app, permit) as who:
-        run = await who.backfiller.start(who.order())
-        allowed = False
+    mine, theirs = frozenset({"do"}), frozenset({"other"})
+    admin = Caller("tests", (Grant(role=Role.ADMIN, tenants=None, handlers=mine),))
+    helper = Caller("tests", (Grant(role=Role.OPERATOR, tenants=None, handlers=mine),))
+    stranger = Caller("tests", (Grant(role=Role.ADMIN, tenants=None, handlers=theirs),))
+    tenants = Caller("tests", (Grant(role=Role.ADMIN, tenants=frozenset({"A"})),))
+    async with operator(stage, app, admin) as who:
+        run = await who.does()
+        assert [found.id for found in await who.backfiller.latest()] == [run.id]
+    async with operator(stage, app, helper) as who:
         for act in (who.plans(), who.does(), who.goes_on(run.id)):
             with pytest.raises(NotPermitted):
                 await act
+    for caller in (stranger, tenants):
+        async with operator(stage, app, caller) as who:
+            with pytest.raises(NotKnown):
+                await who.plans()
+            with pytest.raises(ConfigurationError, match="there is no backfill"):
+                await who.goes_on(run.id)
+            assert await who.backfiller.latest() == []
     lines = await stage.rows(
-        "SELECT act, allowed, handler, details->>'why', details->>'backfill' FROM tidegate.audit ORDER BY id"
+        "SELECT allowed, handler, tenant, details->>'why', details->>'backfill', details->>'ended' FROM tidegate.audit"
+        " WHERE act = 'backfill' ORDER BY id"
     )
-    denied = [("backfill", False, "do", "again", number) for number in (None, None, str(run.id))]
-    assert lines == [("backfill", True, "do", "again", str(run.id)), *denied]
+    number = str(run.id)
+    allowed = [(True, "do", "*", "again", number, ended) for ended in (None, "true")]
+    denied = [(False, "do", "*", "again", at_all, None) for at_all in (None, None, number, None, None)]
+    assert lines == allowed + denied
 
 
 async def test_a_second_process_takes_it_over_and_the_first_writes_nothing_more(stage: Stage, topic: Topic) -> None:

@@ -71,7 +71,7 @@ class Shop:
         """Members and committed offsets of the live group."""
         name = self.places.consumer
         found: Any = cast("Any", self._admin.describe_consumer_groups([name]))[name].result(20)
-        asked: Any = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])
+        asked: Any = cast("Any", self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)]))
         places: list[TopicPartition] = asked[name].result(20).topic_partitions
         members = sorted((m.member_id, str(m.assignment.topic_partitions)) for m in found.members)
         return members, sorted((p.partition, p.offset) for p in places)
@@ -234,7 +234,7 @@ async def test_ctrl_c_ends_it_behind_what_is_in_hand(shop: Shop) -> None:
     assert "`tidegate backfill resume 1` goes on" in path.read_text()
     run = await shop.journal(1)
     assert run["read"] == run["handled"] + run["skipped"]
-    ended = await shop.types("resume", "1", "--json")
+    ended = await shop.types("resume", "1", "--rate", "100", "--json")
     assert (ended.code, json.loads(ended.out)["handled"]) == (0, 40)
 
 
@@ -248,3 +248,4 @@ async def test_what_is_wrong_is_said_at_once(shop: Shop) -> None:
     assert "is no time" in (await shop.types("x", "--handler", "do", "--from", "noon", "--to", "2026-03-01")).err
     assert "it is not given" in (await shop.types(shop.places.consumer, "--handler", "do", *WINDOW, "--yes")).err
     assert "there is no backfill 9" in (await shop.types("resume", "9")).err
+    assert "was said at its start" in (await shop.types("resume", "1", "--force")).err
