@@ -124,9 +124,7 @@ async def seal(conn: AsyncConnection, t: Tables) -> tuple[Head, int]:
     return head, len(seals)
 
 
-async def _ripe(
-    conn: AsyncConnection, t: Tables, system: int, last: Any
-) -> list[tuple[int, dict[str, Any]]]:
+async def _ripe(conn: AsyncConnection, t: Tables, system: int, last: Any) -> list[tuple[int, dict[str, Any]]]:
     """Lines without a seal whose transactions have ended, as have all that are older; each with its seal's xid."""
     a, s = t.audit.c, t.audit_seal.c
     oldest, newest = _bound(sa.func.pg_snapshot_xmin), _bound(sa.func.pg_snapshot_xmax)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import exc
 
 from tidegate.inbox import audit, audit_seal
 from tidegate.inbox.audit import AuditLine
@@ -156,9 +157,7 @@ async def test_writers_and_sealers_in_any_order_make_one_whole_chain(db: Databas
     assert await verify(db, t) == Verified(head, 180, (), ())
 
 
-async def test_a_pass_is_bounded_and_the_next_goes_on(
-    db: Database, t: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pass_is_bounded_and_the_next_goes_on(db: Database, t: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound may fall between two lines of one transaction."""
     monkeypatch.setattr(audit_seal, "LINES_MAX", 2)
     await write(db, t, "a", "b", "c")
@@ -202,7 +201,7 @@ async def test_a_database_that_was_loaded_into_another_cluster_goes_on_with_its_
 async def test_a_seal_is_never_changed_or_removed(db: Database, t: Tables, statement: str) -> None:
     await write(db, t, "replay")
     await seal(db, t)
-    with pytest.raises(sa.exc.DBAPIError, match="never changed or removed"):
+    with pytest.raises(exc.DBAPIError, match="never changed or removed"):
         async with db.transaction() as conn:
             await conn.execute(sa.text(statement.format("tidegate.audit_seal")))
 
