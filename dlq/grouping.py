@@ -23,7 +23,7 @@ from ..inbox.identity import digest16
 from ..inbox.safe_text import safe_text
 from ..inbox.store import Store
 from ..inbox.tables import Tables
-from .permission import Act, Permit, ask, everybody
+from .permission import Act, Permit, ask, ask_verb, deny, everybody
 from .reach import EVERYWHERE, SEVERAL, Place, Reach, Whole
 from .selection import Filter, columns, conditions, joined
 from .verbs import Verb
@@ -187,7 +187,11 @@ async def named(
     for group in await grouped(conn, t, wanted or Filter(), _by_of(name), within=within, limit=GROUPS_MAX):
         if group.name == name:
             return group
-    raise TidegateError(f"no letter is in a group {name} (any more): see `tidegate dlq groups`")
+    raise _no_group(name)
+
+
+def _no_group(name: str) -> TidegateError:
+    return TidegateError(f"no letter is in a group {name} (any more): see `tidegate dlq groups`")
 
 
 def _by_of(name: str) -> tuple[By, ...]:
@@ -221,10 +225,15 @@ async def note(store: Store, name: str, text: str, actor: str, permit: Permit = 
     kept = safe_text(text.strip(), NOTE_CHARS_MAX + 1)
     if not 0 < len(kept) <= NOTE_CHARS_MAX:
         raise TidegateError(f"a note has 1 to {NOTE_CHARS_MAX} characters")
-    async with store.look() as conn:
-        group = await named(conn, store.tables, name, within=permit.sees)
     act = Act(Verb.NOTE.value, actor, "a note", {"group": name})
-    await ask(store, permit, act, group.place)
+    await ask_verb(store, permit, act)
+    async with store.look() as conn:
+        group = await named(conn, store.tables, name)
+        mine = await grouped(conn, store.tables, Filter(), group.by, within=permit.sees, limit=GROUPS_MAX)
+    if name not in [each.name for each in mine]:
+        await deny(store, act, [group.place])
+        raise _no_group(name)
+    await ask(store, permit, act, group.place, is_known=True)
     async with store.transaction() as conn:
         await conn.execute(sa.insert(store.tables.note).values(group_name=name, actor=actor, text=kept))
         await audit.write(conn, store.tables, act.line(group.place))

@@ -66,6 +66,12 @@ def _of(reach: Reach, t: Tables, consumer: str, name: str) -> sa.ColumnElement[b
     return reach.rows(Columns(sa.literal(consumer), sa.literal(name), f.tenant, f.brand))
 
 
+async def ask(gate: Gate, consumer: str, name: str) -> None:
+    """Before anything is told of a handler. Raises NotPermitted."""
+    async with gate.asked(Verb.DISCARD_HANDLER, dry_run=True, named=True) as asked:
+        asked.require_whole(Whole(consumer, name))
+
+
 async def look(gate: Gate, consumer: str, name: str, handler_id: int) -> Left:
     """What `discard` would discard. Raises NotPermitted."""
     async with gate.asked(Verb.DISCARD_HANDLER, dry_run=True, named=True) as asked:

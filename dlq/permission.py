@@ -65,8 +65,8 @@ class Act:
         return _line(self.actor, self.verb, self.reason, place, self.details, allowed=allowed)
 
 
-async def ask(store: Store, permit: Permit, act: Act, place: Place) -> None:
-    """Before the act, outside any transaction.
+async def ask(store: Store, permit: Permit, act: Act, place: Place, *, is_known: bool = False) -> None:
+    """Before the act, outside any transaction. `is_known`: they see a part of it, so that it need not be denied.
 
     Raises:
         NotPermitted: they may not; the denial is written by then.
@@ -75,7 +75,7 @@ async def ask(store: Store, permit: Permit, act: Act, place: Place) -> None:
     if permit(act.actor, act.verb, place):
         return
     await deny(store, act, [place])
-    if not permit.sees.covers(place):
+    if not is_known and not permit.sees.covers(place):
         raise NotKnown("nothing is known under this name")
     raise _not_permitted(act.actor, Verb(act.verb), place)
 
@@ -93,10 +93,13 @@ async def ask_named(store: Store, permit: Permit, act: Act, places: Collection[P
     Raises:
         NotPermitted: they may see one of them, and not do this to it.
     """
-    await deny(store, act, [place for place in places if not permit.sees.covers(place)])
+    unseen = [place for place in places if not permit.sees.covers(place)]
+    await deny(store, act, unseen)
     for place in places:
         if permit.sees.covers(place):
             await ask(store, permit, act, place)
+    if unseen and not permit.reach(Verb(act.verb)):
+        raise _not_permitted(act.actor, Verb(act.verb), Whole().place)  # which is written already, with its place
     await ask_verb(store, permit, act)
 
 

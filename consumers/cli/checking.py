@@ -19,6 +19,7 @@ from ...inbox.handlers import gone_handlers, known_handlers, two_problem
 from ...inbox.migrate import check_schema
 from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.tables import Tables
+from .. import identity
 from ..app import Consumer
 from ..settings import Settings, masked_address
 from .cluster import Cluster
@@ -41,11 +42,25 @@ def check(settings: Settings, consumers: Sequence[Consumer], effects: Collection
     """Look at the database, the cluster and the registry, and at what they know of these consumers and `effects`."""
     warnings = dict.fromkeys(warning for consumer in consumers for warning in consumer.warnings())
     found = Findings(warnings=list(warnings))
+    _permission(settings, found)
     found.problems += asyncio.run(_database(settings, consumers, effects))
     found.problems += _cluster(settings, consumers, found.warnings)
     for consumer in consumers:
         found.problems += _codec(settings, consumer)
     return found
+
+
+def _permission(settings: Settings, found: Findings) -> None:
+    """Whether settings and policy fit together, and whether there is a policy at all."""
+    try:
+        identity.read_policy(settings.permission)
+    except ConfigurationError as error:
+        found.problems += error.problems
+    if identity.is_open(settings.permission):
+        found.warnings.append(
+            f"no policy is configured (permission.policy_file): whoever reaches the database may do everything, "
+            f"and stands in the audit as the operating system's user ({identity.os_user()})"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- database

@@ -15,9 +15,11 @@ from rich.markup import escape
 
 from ...dlq.failure_text import without_secrets
 from ...dlq.permission import NotPermitted
+from ...inbox import grants
 from ...inbox.errors import EXIT_CONFIGURATION, EXIT_FATAL, ConfigurationError, FatalError, TidegateError
 from ...inbox.migrate import upgrade
 from ...inbox.store import STORE_ERRORS
+from ...inbox.tables import tables
 from .. import config_report, logs, metrics
 from ..settings import Log, Settings, masked_address
 from ..token_rules import TokenRefused
@@ -88,8 +90,19 @@ def check(app: AppOption = None, consumer: ConsumerOption = None, config: Config
 
 
 @app.command()
-def migrate(app: AppOption = None, config: ConfigOption = None) -> None:
+def migrate(
+    app: AppOption = None,
+    config: ConfigOption = None,
+    role: Annotated[
+        str | None,
+        typer.Option("--grants", metavar="ROLE", help="Only print the SQL that gives this role a worker's rights."),
+    ] = None,
+) -> None:
     """Make or update tidegate's tables. Any number may run at once."""
+    if role is not None:
+        settings = settings_only(app, config).settings
+        sys.stdout.write(grants.statements(tables(settings.database.schema_name), role))
+        return
     settings = settings_only(app, config, DATABASE).settings
     asyncio.run(_migrate(settings))
 

@@ -29,6 +29,7 @@ async def show(access: Access, consumer: Consumer) -> None:
 async def discard(access: Access, consumer: Consumer, name: str, reason: str, *, really: bool) -> None:
     """Say what `name` left; with `really`, discard it. Raises ConfigurationError where it is not gone."""
     async with open_gate(access, "handlers discard") as gate:
+        await leaving.ask(gate, consumer.name, name)
         gone = await _gone(gate.store, consumer)
         if name not in gone:
             raise _not_gone(consumer, name, gone)

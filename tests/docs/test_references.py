@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pages import Page, page, pages
 from tests.tidy.source import product
-from tidegate.consumers import metrics
+from tidegate.consumers import metrics, policy_file
 from tidegate.consumers.layers import CLIENT_TABLE, NOT_SETTINGS, fields, is_secret, variable
 from tidegate.consumers.settings import GROUPS
 from tidegate.inbox.outcome import FailureState, Reason
@@ -47,6 +47,9 @@ def test_settings_that_are_named_exist(page: Page) -> None:
 @every_page
 def test_files_of_settings_are_understood(page: Page) -> None:
     for block in page.blocks("toml"):
+        if block.text.startswith("[[grant]]"):  # a policy, which is a file of its own
+            assert policy_file.parse(block.text, page.name).entries
+            continue
         for group, keys in tomllib.loads(block.text).items():
             assert group in GROUPS, f"{page.name}: [{group}]"
             for key in keys:
