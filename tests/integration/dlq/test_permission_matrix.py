@@ -12,7 +12,7 @@ from tests.integration.dlq.conftest import Graveyard
 from tests.support.permission_acts import ACTS, REVENUE, Kind, World
 from tidegate.dlq.permission import NotPermitted
 from tidegate.dlq.reach import Caller, Grant
-from tidegate.dlq.verbs import VERBS, Role, Verb
+from tidegate.dlq.verbs import VERBS, Permission, Role, Verb
 from tidegate.inbox.errors import TidegateError
 
 LOOKS: Final = {
@@ -120,3 +120,24 @@ def test_every_role_holds_only_what_its_row_says() -> None:
 def test_a_verb_that_mutates_needs_more_than_a_look() -> None:
     viewer = Caller("ann", (Grant(role=Role.VIEWER, tenants=None),))
     assert not [verb for verb, rule in VERBS.items() if rule.mutates and viewer.reach(verb)]
+
+
+@pytest.mark.parametrize("verb", [verb for verb, act in ACTS.items() if act.kind == "thing"], ids=str)
+async def test_who_sees_a_thing_and_acts_elsewhere_is_told_that_they_may_not(graveyard: Graveyard, verb: Verb) -> None:
+    """A viewer here who is an admin of another tenant: the letter is known to them, and they are denied by its place.
+
+    Case: B42
+    Parts: real (PostgreSQL)
+    Red when: dlq/reach.py's Grant.covers does not look at the tenant
+    """
+    world, act = World(graveyard), ACTS[verb]
+    viewer = Grant(role=Role.VIEWER, tenants=only("acme"))
+    caller = Caller("ann", (viewer, Grant(role=Role.ADMIN, tenants=only("other"))))
+    target = await act.prepare(world)
+    before = await _last(graveyard)
+    if VERBS[verb].needs is Permission.VIEW:
+        await act.do(graveyard.gate(caller), target)
+        return
+    with pytest.raises(NotPermitted, match=r"ann may not .* in billing/revenue"):
+        await act.do(graveyard.gate(caller), target)
+    assert await _lines_since(graveyard, before, verb) == [False]

@@ -160,7 +160,7 @@ async def test_each_role_does_what_it_may_where_it_may_and_is_denied_all_else(ho
 
     Case: B42
     Parts: real (PostgreSQL, Kafka)
-    Red when: dlq/permission.py's Warrant.require does not ask self.reach.covers
+    Red when: dlq/reach.py's Grant.covers does not look at the tenant
     """
     scopes = {role: True, f"{role} of acme": True, f"{role} of other": False}
     lines: list[tuple[str, str, list[str]]] = []
