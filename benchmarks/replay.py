@@ -26,6 +26,7 @@ from benchmarks.replay_worker import HANDLER
 from benchmarks.report import FOLDER, report
 from tests.services import database, kafka, postgres, topics
 from tidegate.dlq.grouping import By, grouped
+from tidegate.dlq.permission import everybody
 from tidegate.dlq.replay_order import Order
 from tidegate.dlq.replays import Replays
 from tidegate.dlq.selection import Filter
@@ -104,7 +105,7 @@ async def listed(store: Store) -> float:
 
 async def replayed(url: str, store: Store, alive: Callable[[], None]) -> tuple[float, float]:
     """Seconds until all are queued, and until all are worked."""
-    replays, order = Replays(store), Order(actor="bench", reason="measured", filter=Filter())
+    replays, order = Replays(store, permit=everybody), Order(actor="bench", reason="measured", filter=Filter())
     db = await asyncpg.connect(url)
     started = time.perf_counter()
     try:

@@ -20,7 +20,7 @@ from ..inbox.errors import TidegateError
 from ..inbox.safe_text import Detail
 from ..inbox.store import Store
 from ..inbox.tables import Tables
-from .permission import Act, Permit, ask_named, ask_verb, common_place, everybody
+from .permission import Act, Permit, ask_named, ask_verb, common_place
 from .reach import Place
 from .selection import Entry, Filter, entries, find
 from .verbs import Verb
@@ -99,7 +99,7 @@ def place_of(entry: Entry) -> Place:
     return entry.place
 
 
-async def steps(store: Store, deed: Deed, errand: Errand, permit: Permit = everybody) -> AsyncGenerator[Step]:
+async def steps(store: Store, deed: Deed, errand: Errand, permit: Permit) -> AsyncGenerator[Step]:
     """All of it, one transaction after the other; on a dry run too, so that its count is the whole count.
 
     Raises:
@@ -114,7 +114,7 @@ async def steps(store: Store, deed: Deed, errand: Errand, permit: Permit = every
         after = done.last_id
 
 
-async def step(store: Store, deed: Deed, errand: Errand, permit: Permit = everybody, after: int = 0) -> Step:
+async def step(store: Store, deed: Deed, errand: Errand, permit: Permit, after: int = 0) -> Step:
     """The letters behind the row number `after`, at most `deed.rows_max` of them."""
     async with store.look() as conn:
         page = await chosen(conn, store.tables, Verb(deed.verb), errand, permit, after, deed.rows_max)

@@ -28,7 +28,7 @@ from ..inbox.store import Store
 from ..inbox.tables import Tables, advisory_key
 from . import replay_journal as journal
 from .adopting import STANDS, TOO_OLD, Candidate, MakeEvent, Passed, Target, judge
-from .permission import Act, Permit, Place, ask, everybody
+from .permission import Act, Permit, Place, ask
 from .reach import SEVERAL
 from .replay_journal import Part, Run
 from .replay_order import DONE, Left, Obstacle, Order
@@ -81,7 +81,7 @@ class Adoptions:
     target: Target
     make: MakeEvent
     now: Callable[[], datetime.datetime]
-    permit: Permit = everybody
+    permit: Permit
     wanted: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What a resumed run needs to find its target again."""
 

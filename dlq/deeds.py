@@ -29,7 +29,7 @@ from ..inbox.tables import Tables
 from .acting import Deed, Errand
 from .burial import Burial
 from .letter import Letter, emptied, read_letter
-from .permission import Act, Permit, Place, ask_verb, common_place, everybody
+from .permission import Act, Permit, Place, ask_verb, common_place
 from .selection import Entry, Filter
 from .verbs import Verb
 
@@ -133,7 +133,7 @@ async def empty_letters(conn: AsyncConnection, t: Tables, *which: sa.ColumnEleme
     return n
 
 
-async def redact_leftovers(store: Store, errand: Errand, permit: Permit = everybody) -> int:
+async def redact_leftovers(store: Store, errand: Errand, permit: Permit) -> int:
     """Saved letters of a key whose events were handled since: they have no row any more. How many there are, or were.
 
     Raises:

@@ -20,7 +20,7 @@ from ..inbox.store import Store
 from .acting import CHANGED
 from .looking import Reads, ReadValue, ValueRefused, named
 from .masking import changes
-from .permission import Act, Permit, ask, everybody
+from .permission import Act, Permit, ask
 from .selection import Entry
 from .verbs import Verb
 
@@ -53,7 +53,7 @@ Check = Callable[[str, Record, bytes], ReadValue]
 """(consumer, record, repaired value) -> the value as the codec reads it; raises ValueRefused."""
 
 
-async def editable(store: Store, actor: str, reason: str, reference: str, permit: Permit = everybody) -> Editable:
+async def editable(store: Store, actor: str, reason: str, reference: str, permit: Permit) -> Editable:
     """The letter with its value in the open, for an editor. That it was opened stands in the audit.
 
     Raises:
@@ -83,7 +83,7 @@ def _obstacle(entry: Entry) -> str | None:
 
 async def edit(
     store: Store, actor: str, reason: str, opened: Editable, value: bytes, read: Reads, check: Check,
-    permit: Permit = everybody, *, dry_run: bool = True,
+    permit: Permit, *, dry_run: bool = True,
 ) -> Edited:  # fmt: skip
     """Put `value` beside what was received, or take the repair back where it is the received value itself.
 

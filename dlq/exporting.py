@@ -21,7 +21,7 @@ from ..inbox.failure_rows import Failure
 from ..inbox.finding import failure_of
 from ..inbox.store import Store
 from .acting import Errand, ask_errand, chosen
-from .permission import Act, Permit, common_place, everybody
+from .permission import Act, Permit, common_place
 from .reach import Whole
 from .selection import Entry
 from .verbs import Verb
@@ -35,7 +35,7 @@ STEP_BYTES_MAX: Final = 8_000_000
 """Values in memory at once; one that is larger comes alone."""
 
 
-async def export(store: Store, errand: Errand, permit: Permit = everybody) -> AsyncGenerator[dict[str, Any]]:
+async def export(store: Store, errand: Errand, permit: Permit) -> AsyncGenerator[dict[str, Any]]:
     """The letters of the errand, oldest first. Those that the actor has no permission for are left out.
 
     Raises:

@@ -23,7 +23,7 @@ from ..inbox.identity import digest16
 from ..inbox.safe_text import safe_text
 from ..inbox.store import Store
 from ..inbox.tables import Tables
-from .permission import Act, Permit, ask, ask_verb, deny, everybody
+from .permission import Act, Permit, ask, ask_verb, deny
 from .reach import EVERYWHERE, SEVERAL, Place, Reach, Whole
 from .selection import Filter, columns, conditions, joined
 from .verbs import Verb
@@ -215,7 +215,7 @@ async def notes_of(conn: AsyncConnection, t: Tables, names: Collection[str]) -> 
     return {name: tuple(those) for name, those in notes.items()}
 
 
-async def note(store: Store, name: str, text: str, actor: str, permit: Permit = everybody) -> LetterGroup:
+async def note(store: Store, name: str, text: str, actor: str, permit: Permit) -> LetterGroup:
     """Leave a note on a group, and give the group.
 
     Raises:

@@ -20,7 +20,7 @@ from ..inbox.finding import get
 from ..inbox.store import Store
 from . import audit_trail
 from .masking import EVERYTHING, Masking, changes, masked
-from .permission import Act, Permit, ask, deny, everybody
+from .permission import Act, Permit, ask, deny
 from .selection import Entry, find, published_at
 from .verbs import Verb
 
@@ -94,7 +94,7 @@ async def named(store: Store, permit: Permit, act: Act, reference: str) -> Entry
     return known[0]
 
 
-async def look(store: Store, actor: str, reference: str, read: Reads, permit: Permit = everybody) -> Looked:
+async def look(store: Store, actor: str, reference: str, read: Reads, permit: Permit) -> Looked:
     """The letter, masked.
 
     Raises:
@@ -105,9 +105,7 @@ async def look(store: Store, actor: str, reference: str, read: Reads, permit: Pe
     return await _looked(store, entry, read, permit, reveal=False)
 
 
-async def reveal(
-    store: Store, actor: str, reason: str, reference: str, read: Reads, permit: Permit = everybody
-) -> Looked:
+async def reveal(store: Store, actor: str, reason: str, reference: str, read: Reads, permit: Permit) -> Looked:
     """The letter with key, value and headers. Raises as `look` does."""
     act = Act(REVEAL, actor, reason)
     entry = await named(store, permit, act, reference)

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ..inbox.clock import Clock, SteadyClock
 from ..inbox.store import Store
 from . import replay_journal as journal
-from .permission import Act, Permit, ask_named, ask_verb, everybody
+from .permission import Act, Permit, ask_named, ask_verb
 from .reach import Reach, Whole
 from .replay_journal import Outcomes, Run
 from .replay_order import Left, Order, Report
@@ -108,7 +108,7 @@ AT_ONCE: Final = Pace()
 class Replays:
     """The service that the command line and whoever else calls. `permit` is asked for each letter."""
 
-    def __init__(self, store: Store, permit: Permit = everybody, clock: Clock | None = None) -> None:
+    def __init__(self, store: Store, permit: Permit, clock: Clock | None = None) -> None:
         self._store = store
         self._permit = permit
         self._clock = clock or SteadyClock()

@@ -15,7 +15,7 @@ it stood at the unclean end before. Who may have died, and who has not:
 * A takeover that Kafka did not confirm (`give_back`), or that is tried again: neither adds to the count nor ends it.
 
 A count that is too high costs time and nothing else: records are looked at one by one, and none of them is given up
-unless a process dies with it as the only one in its hands.
+unless two processes die with it as the only one in their hands.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from ...dlq.permission import Act, Permit, Place, ask, everybody
+from ...dlq.permission import Act, Permit, Place, ask
 from ...dlq.reach import SEVERAL
 from ...dlq.verbs import Verb
 from ...inbox import audit, backfills, fence, restored, topics, versions
@@ -66,7 +66,7 @@ class Planned:
 class Backfiller:
     """The service that the command line and whoever else calls. `permit` says who may."""
 
-    def __init__(self, app: App, settings: Settings, store: Store, permit: Permit = everybody) -> None:
+    def __init__(self, app: App, settings: Settings, store: Store, permit: Permit) -> None:
         self._app = app
         self._settings = settings
         self._store = store

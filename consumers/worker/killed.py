@@ -1,4 +1,4 @@
-"""Judges a mark that a dead owner left: the record that it alone had in its hands is given up, undecoded.
+"""Judges a mark that a dead owner left: the record that two of them died with, alone in hand, is given up, undecoded.
 
 One transaction: the failure row under the reserved handler and its letter, the checkpoints of the handlers that stand
 right at the record (they wait for it; those that claimed it stand behind), the mark, the count of unclean ends. A
@@ -51,7 +51,7 @@ class Judgement(enum.Enum):
 
 
 KILLED: Final = Dead(
-    Reason.KILLED_PROCESS, "the process died with this record as the only one in its hands; it was not decoded"
+    Reason.KILLED_PROCESS, "two processes died with this record as the only one in their hands; it was not decoded"
 )
 
 GiveUp = Callable[[Failure, Holding, Dead], Awaitable[None]]

@@ -13,6 +13,7 @@ from tidegate.dlq.audit_trail import of_letter
 from tidegate.dlq.burial import Burial
 from tidegate.dlq.grouping import USUAL
 from tidegate.dlq.looking import ReadValue, look, reveal
+from tidegate.dlq.permission import everybody
 from tidegate.dlq.reach import EVERYWHERE
 from tidegate.dlq.replay import Order, Report, list_groups, list_letters, replay
 from tidegate.dlq.selection import Filter, find
@@ -203,15 +204,15 @@ async def test_a_letter_is_shown_whole_with_its_audit(graveyard: Graveyard) -> N
     await replayed(graveyard, str(number))
     await dead_again(graveyard, Dead(Reason.EXHAUSTED, "still away"))
     store = Store(graveyard.db, graveyard.t)
-    masked = await look(store, "ann", str(number), as_text)
+    masked = await look(store, "ann", str(number), as_text, permit=everybody)
     assert (masked.value, masked.key, masked.headers) == ("<text>", "<bytes>", (("ce_id", "<bytes>"), ("null", None)))
-    shown = await reveal(store, "ann", "a test", str(number), as_text)
+    shown = await reveal(store, "ann", "a test", str(number), as_text, permit=everybody)
     assert (shown.key, shown.value, shown.headers) == ("k", "v", (("ce_id", "o-7"), ("null", None)))
     assert (shown.entry.reason, shown.entry.replay_count) == ("exhausted", 1)
     assert (shown.entry.value_bytes, shown.published_at) == (1, None)
     assert [entry.line.act for entry in shown.audit] == ["dlq_replay", "dlq_reveal"]
     with pytest.raises(TidegateError, match="no letter is known as 999"):
-        await look(store, "ann", "999", as_text)
+        await look(store, "ann", "999", as_text, permit=everybody)
 
 
 def as_text(consumer: str, record: Record) -> ReadValue:
@@ -223,7 +224,7 @@ async def test_a_position_that_stands_for_two_handlers_is_shown_one_at_a_time(gr
     first = await graveyard.bury(graveyard.event(7))
     second = await graveyard.bury(graveyard.event(7), handler="invoices")
     with pytest.raises(TidegateError, match="billing/invoices"):
-        await look(Store(graveyard.db, graveyard.t), "ann", "shop.orders/3@7", as_text)
+        await look(Store(graveyard.db, graveyard.t), "ann", "shop.orders/3@7", as_text, permit=everybody)
     report = await replayed(graveyard, "shop.orders/3@7")
     assert sorted(entry.id for entry in report.replayed) == sorted(first + second)
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.integration.dlq.conftest import Graveyard
-from tidegate.dlq.permission import NotPermitted
+from tidegate.dlq.permission import NotPermitted, everybody
 from tidegate.dlq.reach import Caller, Grant
 from tidegate.dlq.replay_journal import NoSuchRun, Run
 from tidegate.dlq.replay_order import Order
@@ -22,7 +22,7 @@ from tidegate.inbox.store import Store
 
 
 def replays(graveyard: Graveyard) -> Replays:
-    return Replays(Store(graveyard.db, graveyard.t))
+    return Replays(Store(graveyard.db, graveyard.t), permit=everybody)
 
 
 def order(**more: Any) -> Order:

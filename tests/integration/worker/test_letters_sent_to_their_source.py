@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.services.topics import Topic
 from tests.support.running import PATIENCE_S, Sent, Stage, note, reader, table_of, unique
 from tidegate.consumers import Event
+from tidegate.dlq.permission import everybody
 from tidegate.dlq.replay_journal import Run
 from tidegate.dlq.replay_order import Order
 from tidegate.dlq.replays import Replays
@@ -29,7 +30,7 @@ async def sent(stage: Stage, to_source: str, **more: Any) -> Run:
     database = Database(stage.url, member="tests", settings=DatabaseSettings(pool_max=1, tx_pool_max=1))
     order = Order(actor="ann", reason="all groups need it", filter=Filter(), to_source=to_source, **more)
     try:
-        replays = Replays(Store(database, tables()))
+        replays = Replays(Store(database, tables()), permit=everybody)
         return await replays.go_on((await replays.start(order)).id, "ann")
     finally:
         await database.close()

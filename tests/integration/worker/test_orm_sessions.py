@@ -178,7 +178,7 @@ async def test_projections_have_one_through_a_middleware_and_def_handlers_are_to
 
     @app.handler(Do)
     def do(command: Do, ctx: BlockingContext) -> None:
-        ctx.session  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue]
+        ctx.session  # noqa: B018 - asking is enough  # pyright: ignore[reportAttributeAccessIssue] - it has none, and says so
 
     @consumer.command("do", on="Thing")
     def to_do(event: Event[dict[str, Any]]) -> Do:

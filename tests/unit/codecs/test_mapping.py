@@ -385,7 +385,7 @@ def test_an_instance_is_written_with_its_nested_values(tmp_path: Path) -> None:
 def test_an_annotation_that_nothing_defines_is_found_at_start(tmp_path: Path) -> None:
     @dataclass
     class Lost:
-        v: Nowhere  # noqa: F821 # pyright: ignore[reportUndefinedVariable]
+        v: Nowhere  # noqa: F821 - nothing defines it  # pyright: ignore[reportUndefinedVariable] - the same
 
     with pytest.raises(ConfigurationError, match="Lost has an annotation that nothing defines: Nowhere"):
         opened(tmp_path, {}, types=[Lost])
