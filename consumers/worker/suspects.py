@@ -7,9 +7,10 @@ always are. Marks are the only thing that is new:
 1. Everything else comes to its end; nothing more is read. 2. The checkpoints of all handlers are raised to the record.
 3. The mark is committed. 4. The record is decoded, handled, durable. 5. The next one's mark takes its place.
 
-What if the process dies in 4? Its successor finds the mark and looks at the record once more, first of all; the next one
-gives it up if it died of it too (`killed`). Between 2 and 3, or 5 and the next 3? Nothing was in flight; at worst the mark
-names a record whose claims answer. What if the worker is a zombie? Its fence row does not come back, and it marks nothing.
+What if the process dies in 4? Its successor finds the mark and looks at the record once more, first of all; the next
+one gives it up if it died of it too (`killed`). Between 2 and 3, or 5 and the next 3? Nothing was in flight; at worst
+the mark names a record whose claims answer. What if the worker is a zombie? Its fence row does not come back, and it
+marks nothing.
 """
 
 from __future__ import annotations
