@@ -129,13 +129,16 @@ def dead_letter_id(victim: Victim, origin: Record, incarnation: int, replay_coun
     return outbox_id16(handler, victim.event_id.hex(), topic, origin.key, place, replay_count)
 
 
-def replay_command(letter_id: str) -> str:
-    """The command line that replays one letter.
+def replay_command(letter_id: str, tenant: str | None) -> str:
+    """The command line that replays one letter. As it stands it only shows what it would do: `--yes` does it.
 
-    >>> replay_command("00ff")
-    "tidegate dlq replay 00ff --reason 'cause repaired'"
+    >>> replay_command("00ff", "acme")
+    "tidegate dlq replay 00ff --tenant acme --reason 'cause repaired'"
+    >>> replay_command("00ff", None)
+    "tidegate dlq replay 00ff --all-tenants --reason 'cause repaired'"
     """
-    return shlex.join(["tidegate", "dlq", "replay", letter_id, "--reason", "cause repaired"])
+    whose = ["--all-tenants"] if tenant is None else ["--tenant", tenant]
+    return shlex.join(["tidegate", "dlq", "replay", letter_id, *whose, "--reason", "cause repaired"])
 
 
 def replay_instruction(letter: Letter) -> dict[str, Any]:
@@ -147,6 +150,7 @@ def replay_instruction(letter: Letter) -> dict[str, Any]:
         "handler": letter.handler,
         "handler_version": letter.handler_version,
         "event_id": letter.event_id,
+        "tenant": letter.tenant,
         "reason": letter.reason,
         "replay_count": letter.replay_count,
         "runbook": runbook_of(letter.reason),
@@ -240,7 +244,7 @@ def _derived(letter: Letter) -> list[tuple[str, str]]:
     return [
         (VERSION, str(FORMAT_VERSION)),
         (REPLAY, json.dumps(replay_instruction(shown), ensure_ascii=False, separators=(",", ":"))),
-        (REPLAY_COMMAND, replay_command(shown.dead_letter_id)),
+        (REPLAY_COMMAND, replay_command(shown.dead_letter_id, shown.tenant)),
         (RUNBOOK, runbook_of(shown.reason)),
     ]
 

@@ -172,7 +172,7 @@ REPLAY = PREFIX + "replay"
 """The replay instruction for a machine: JSON."""
 
 REPLAY_COMMAND = PREFIX + "replay-command"
-"""The replay instruction for a person: a command line for a POSIX shell."""
+"""The replay instruction for a person: a command line for a POSIX shell, a dry run until `--yes` is added."""
 
 RUNBOOK = PREFIX + "runbook"
 """The page that says what to do about this reason."""
@@ -186,7 +186,7 @@ VERSION = PREFIX + "letter-version"
 DERIVED_HEADERS: tuple[tuple[str, str], ...] = (
     (VERSION, f"Version of this format: `{FORMAT_VERSION}`."),
     (REPLAY, "How to replay it, for a machine: JSON, see below."),
-    (REPLAY_COMMAND, "How to replay it, for a person: the command line to run."),
+    (REPLAY_COMMAND, "How to replay it, for a person: the command line, a dry run until you add `--yes`."),
     (RUNBOOK, "What to do before: the page of its reason, as a path in this documentation."),
 )
 """Headers that repeat what the others say, in another form."""

@@ -94,8 +94,8 @@ class Story:
         self._settle("again", registered=True)
 
     def _replay(self, wanted: str) -> None:
-        """By the command line that the letter itself carries."""
-        command = self._reader.replay_command("unknown_schema") + " --all-tenants --yes --wait"
+        """By the command line that the letter itself carries, which is a dry run until --yes."""
+        command = self._reader.replay_command("unknown_schema") + " --yes --wait"
         said = self._programs.command(*shlex.split(command)[1:])
         self._screen.quote(command, said.text)
         if not said.text.startswith(wanted):

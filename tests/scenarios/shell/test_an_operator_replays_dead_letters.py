@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -15,8 +16,10 @@ import sqlalchemy as sa
 from tests.integration.dlq.conftest import Graveyard
 from tests.support.cli import Ended, start, tidegate
 from tests.support.running import PATIENCE_S
+from tidegate.dlq.letter_headers import REPLAY_COMMAND
 from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.handlers import register_handlers
+from tidegate.inbox.record_bytes import decode_headers
 from tidegate.inbox.tables import tables
 
 
@@ -36,6 +39,11 @@ class Operator:
         """A number out of the database."""
         async with self.graveyard.db.transaction() as conn:
             return (await conn.execute(sa.text(f"SELECT {what}"))).scalar_one() or 0
+
+    async def headers_of_the_letter(self) -> bytes:
+        """As they are stored, of the only letter."""
+        async with self.graveyard.db.transaction() as conn:
+            return (await conn.execute(sa.text("SELECT headers FROM tidegate.outbox"))).scalar_one()
 
     async def interrupts(self, *arguments: str, at: int) -> tuple[int, str]:
         """Start it, press Ctrl-C once so many are queued; its exit code and what it said."""
@@ -118,3 +126,26 @@ async def test_nothing_is_done_without_yes_and_the_exit_code_tells_a_part(operat
     assert (done.code, "replayed 1 letter" in done.out) == (1, True)
     rest = await operator.types("--all", "--all-tenants", "--reason", "x", "--yes", "--wait", "--wait-s", "0")
     assert (rest.code, "replayed 2 letters" in rest.out, "still to be worked" in rest.err) == (1, True, True)
+
+
+@pytest.mark.parametrize("tenant", [None, "acme", "--yes"])
+async def test_the_command_line_in_a_letter_is_a_dry_run_and_with_yes_it_does_it(
+    operator: Operator, tenant: str | None
+) -> None:
+    """Pasted as it stands it shows what it would do, whatever a producer wrote into the tenant's header.
+
+    Case: B39, B42
+    Parts: real (PostgreSQL, process)
+    Red when: dlq/letter.py's replay_command leaves the tenant out
+    """
+    await operator.graveyard.bury(operator.graveyard.event(1, key=None, tenant=tenant))
+    headers = dict(decode_headers(await operator.headers_of_the_letter()))
+    program, *words = shlex.split((headers[REPLAY_COMMAND] or b"").decode())
+    assert (program, words[:2]) == ("tidegate", ["dlq", "replay"])
+    pasted = await operator.types(*words[2:])
+    assert (pasted.code, "would replay 1 letter" in pasted.out) == (0, True), pasted
+    assert "nothing was done: --yes does it" in pasted.err
+    assert await operator.count("count(*) FROM tidegate.failure WHERE state = 'dead'") == 1
+    done = await operator.types(*words[2:], "--yes")
+    assert (done.code, "replayed 1 letter" in done.out) == (0, True), done
+    assert await operator.count("count(*) FROM tidegate.failure WHERE state = 'queued'") == 1

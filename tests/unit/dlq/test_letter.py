@@ -153,6 +153,7 @@ def test_the_replay_instruction_names_the_row_for_a_machine() -> None:
         "handler": "send-invoice",
         "handler_version": 0,
         "event_id": "o-17",
+        "tenant": LETTER.tenant,
         "reason": "rejected",
         "replay_count": 0,
         "runbook": "docs/runbooks/rejected.md",
@@ -160,10 +161,18 @@ def test_the_replay_instruction_names_the_row_for_a_machine() -> None:
     }
 
 
-def test_the_replay_command_is_one_command_whatever_the_id_holds() -> None:
-    letter = replace(LETTER, dead_letter_id="x; rm -rf ~ $(reboot) '\"")
+@pytest.mark.parametrize("tenant", ["acme", "x; rm -rf ~ $(reboot) '\"", "--yes", ""])
+def test_the_replay_command_is_one_command_whatever_its_words_hold(tenant: str) -> None:
+    letter = replace(LETTER, dead_letter_id="x; rm -rf ~ $(reboot) '\"", tenant=tenant)
     command = (headers_of(write_letter(letter))[REPLAY_COMMAND] or b"").decode()
-    assert shlex.split(command)[:4] == ["tidegate", "dlq", "replay", letter.dead_letter_id]
+    words = ["tidegate", "dlq", "replay", letter.dead_letter_id, "--tenant", tenant]
+    assert shlex.split(command) == [*words, "--reason", "cause repaired"]
+
+
+def test_the_replay_command_of_a_letter_without_tenant_means_all() -> None:
+    command = (headers_of(write_letter(replace(LETTER, tenant=None)))[REPLAY_COMMAND] or b"").decode()
+    assert "--all-tenants" in shlex.split(command)
+    assert "--yes" not in command, "who pastes it sees first what it would do"
 
 
 def test_a_letter_too_large_for_its_topic_goes_as_a_claim() -> None:
