@@ -21,7 +21,7 @@ from ..inbox.handlers import RESERVED
 from ..inbox.store import Store
 from .app import Consumer
 from .client.admin import Admin
-from .intake import EventIntake
+from .intake import EventIntake, scope_of
 from .routing import Router
 from .settings import Settings
 from .worker.completion import COMMAND_VERSION
@@ -62,6 +62,7 @@ async def target_of(store: Store, consumer: Consumer, source: str, partitions: i
         partitions=partitions,
         incarnation=incarnation or 0,
         handlers=known,
+        scope_of=lambda record: scope_of(record, consumer.scope),
         handler=handler,
     )
 

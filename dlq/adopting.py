@@ -4,6 +4,9 @@ Where a letter goes is told by configuration alone: the consumer, the topic that
 that the app has. What a letter's headers say must agree with that, and never chooses anything else, because whoever
 can write to the topic can write them. Names are literal. The event is made of the record's own bytes and headers, as
 the consumer declares it, so its identity is the one that it had; what is no event any more stays in the topic.
+
+Whose a letter is, is told before anything else of it, by the headers that the consumer declares for tenant and brand:
+what is refused is counted within the asker's reach only.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from typing import Any, NamedTuple, final
 
 from ..inbox.errors import RecordError
 from ..inbox.event import Event, Record
-from ..inbox.failure_rows import NewFailure, Place, Verdict, queued
+from ..inbox.failure_rows import NewFailure, Verdict, queued
+from ..inbox.failure_rows import Place as RowPlace
 from ..inbox.handlers import RESERVED
 from .foreign import LetterFormat
 from .letter import Letter, read_letter
+from .reach import Place
 from .replay_order import (
     REPLAYS_MAX,
     Left,
@@ -32,6 +37,9 @@ from .selection import Filter
 
 MakeEvent = Callable[[Record], Event[Any]]
 """The consumer's own intake. Raises RecordError."""
+
+ScopeOf = Callable[[Record], tuple[str | None, str | None]]
+"""Tenant and brand of a record, by the headers that the consumer declares for them."""
 
 ADOPTED = "adopted"
 """The reason of a row whose letter does not say one."""
@@ -59,6 +67,7 @@ class Target:
     partitions: int
     incarnation: int
     handlers: Mapping[str, Handler]
+    scope_of: ScopeOf
     handler: str | None = None
 
 
@@ -72,11 +81,12 @@ class Candidate:
     handler_name: str
     handler: Handler
     reference: str
+    place: Place
 
     def row(self, now: datetime.datetime, due: datetime.datetime) -> NewFailure:
         """Its row: due at once, at home in the source's partition."""
         letter, record = self.letter, self.event.record
-        place = Place(self.handler.id, self.handler.version, letter.origin_incarnation or 0)
+        place = RowPlace(self.handler.id, self.handler.version, letter.origin_incarnation or 0)
         words = (letter.exception_message or "", letter.exception_type or "", letter.stack_digest or "")
         verdict = Verdict(letter.reason or ADOPTED, *words)
         row = queued(
@@ -92,10 +102,11 @@ _REPLAYS_KEPT_MAX = 1_000_000
 
 
 class Passed(NamedTuple):
-    """A letter that is not put back."""
+    """A letter that is not put back, and where it is: elsewhere nobody hears of it."""
 
     reference: str
     obstacle: Obstacle
+    place: Place
 
 
 def judge(record: Record, target: Target, order: Order, make: MakeEvent) -> Candidate | Passed | None:
@@ -104,26 +115,38 @@ def judge(record: Record, target: Target, order: Order, make: MakeEvent) -> Cand
     reference = f"{record.topic}/{record.partition}@{record.offset}"
     if not _is_meant(letter, order.filter or Filter(), target):
         return None
-    if (obstacle := _not_ours(letter, target)) is not None:
-        return Passed(reference, obstacle)
-    name = _handler_of(letter, target)
-    if name not in target.handlers:
-        return Passed(reference, Obstacle("it is of a handler that the app does not have"))
-    handler = target.handlers[name]
-    newer = version_obstacle(target.consumer, name, letter.handler_version or 0, order)
-    if newer is not None:
-        return Passed(reference, newer)
-    if (letter.replay_count or 0) >= REPLAYS_MAX and not order.force:
-        return Passed(reference, too_often(letter.replay_count or 0))
+    name, received = _handler_of(letter, target), _record_of(letter, record, target)
+    place = _place_of(letter, received, name, target)
+    if (obstacle := _obstacle_of(letter, name, target, order)) is not None:
+        return Passed(reference, obstacle, place)
     try:
-        event = make(_record_of(letter, record, target))
+        event = make(received)
     except RecordError as error:
-        return Passed(reference, Obstacle(f"it is no event: {error.reason.value}"))
+        return Passed(reference, Obstacle(f"it is no event: {error.reason.value}"), place)
     if (other := tenant_obstacle(event.tenant, order)) is not None:
-        return Passed(reference, other)
+        return Passed(reference, other, place)
     if not _event_is_meant(event, order.filter or Filter()):
         return None
-    return Candidate(letter, event, name, handler, reference)
+    return Candidate(letter, event, name, target.handlers[name], reference, place)
+
+
+def _place_of(letter: Letter, received: Record, name: str, target: Target) -> Place:
+    """A claim letter without the record's headers has ours only."""
+    is_whole = "headers" not in (letter.left_out or ())
+    tenant, brand = target.scope_of(received) if is_whole else (letter.tenant, letter.brand)
+    return Place(target.consumer, name, tenant, brand)
+
+
+def _obstacle_of(letter: Letter, name: str, target: Target, order: Order) -> Obstacle | None:
+    if (obstacle := _not_ours(letter, target)) is not None:
+        return obstacle
+    if name not in target.handlers:
+        return Obstacle("it is of a handler that the app does not have")
+    if (newer := version_obstacle(target.consumer, name, letter.handler_version or 0, order)) is not None:
+        return newer
+    if (letter.replay_count or 0) >= REPLAYS_MAX and not order.force:
+        return too_often(letter.replay_count or 0)
+    return None
 
 
 def _not_ours(letter: Letter, target: Target) -> Obstacle | None:

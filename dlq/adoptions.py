@@ -20,16 +20,16 @@ from typing import Any, Final, NamedTuple, Protocol, final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ..inbox import audit, claim, failure
+from ..inbox import audit, births, claim, failure
 from ..inbox.audit import AuditLine
 from ..inbox.event import Partition, Record
 from ..inbox.identity import attempt_id16
+from ..inbox.safe_text import Detail
 from ..inbox.store import Store
 from ..inbox.tables import Tables, advisory_key
 from . import replay_journal as journal
 from .adopting import STANDS, TOO_OLD, Candidate, MakeEvent, Passed, Target, judge
-from .permission import Act, Permit, Place, ask
-from .reach import SEVERAL
+from .permission import Act, Permit, ask_verb, common_place
 from .replay_journal import Part, Run
 from .replay_order import DONE, Left, Obstacle, Order
 from .replay_rows import REPLAY
@@ -145,30 +145,27 @@ class Adoptions:
                 await journal.move_part(conn, t, run_id, part.partition, next_offset)
             counts = _counts(run, answered, more=_more(open_parts, part, next_offset))
             if judged.fit or judged.left:
-                await audit.write(conn, t, self._line(order, run, counts, queued))
+                await audit.write(conn, t, _line(self.target, order, run, answered, counts, queued))
             return await journal.advance(conn, t, run, counts, queued)
 
     async def _read(self, order: Order, part: Part, records_max: int = RECORDS_MAX) -> tuple[_Judged, int]:
-        """Letters of the partition, none behind the end at the start."""
+        """Letters of the partition, none behind the end at the start, and none beyond the asker's reach."""
         stretch = await self.reader.read(part.partition, part.next_offset, min(records_max, RECORDS_MAX))
         fit: list[Candidate] = []
         left: list[Passed] = []
         for record in stretch.records:
             found = None if record.offset >= part.end_offset else judge(record, self.target, order, self.make)
+            if found is None or not self.permit(order.actor, REPLAY, found.place):
+                continue
             if isinstance(found, Passed):
                 left.append(found)
-            elif found is not None and self._may(order, found):
+            else:
                 fit.append(found)
         return _Judged(fit, left), part.end_offset if stretch.at_end else min(stretch.next_offset, part.end_offset)
 
-    def _may(self, order: Order, found: Candidate) -> bool:
-        place = Place(self.target.consumer, found.handler_name, found.event.tenant, found.event.brand)
-        return self.permit(order.actor, REPLAY, place)
-
     async def _ask(self, order: Order) -> None:
-        tenant = SEVERAL if order.all_tenants else order.named_tenant or None
-        place = Place(self.target.consumer, self.target.handler or SEVERAL, tenant, SEVERAL)
-        await ask(self.store, self.permit, Act(REPLAY, order.actor, order.reason), place)
+        """As of any filter: whether they may replay anywhere; what lies beyond their reach is not read for them."""
+        await ask_verb(self.store, self.permit, Act(REPLAY, order.actor, order.reason))
 
     async def _answers(self, conn: AsyncConnection, judged: _Judged, order: Order) -> _Judged:
         """What the inbox says to the candidates. A plain read: the claim of the run itself decides."""
@@ -179,15 +176,15 @@ class Adoptions:
             mine = [one for one in judged.fit if one.handler == handler]
             keys = [(handler.id, handler.version)]
             known = await claim.probe(conn, self.store.tables, keys, sorted({one.event.event_id for one in mine}))
-            births = await _births(conn, self.store.tables, handler.id, handler.version)
+            began = await births.read(conn, self.store.tables, handler.id, handler.version)
             for one in mine:
                 key = claim.ClaimKey(handler.id, handler.version, one.event.event_id)
-                obstacle = STANDS if key in seen else _obstacle(one, key, known, births, order)
+                obstacle = STANDS if key in seen else _obstacle(one, key, known, began, order)
                 seen.add(key)
                 if obstacle is None:
                     fit.append(one)
                 else:
-                    left.append(Passed(one.reference, obstacle))
+                    left.append(Passed(one.reference, obstacle, one.place))
         return _Judged(fit, left)
 
     async def _put(self, conn: AsyncConnection, fit: Sequence[Candidate], order: Order) -> list[int]:
@@ -202,24 +199,23 @@ class Adoptions:
             await _identify(conn, t, fit, ids)
         return sorted(ids.values())
 
-    def _line(self, order: Order, run: Run, counts: journal.Counts, queued: Sequence[int]) -> AuditLine:
-        return AuditLine(
-            act=REPLAY,
-            actor=order.actor,
-            consumer=self.target.consumer,
-            handler=self.target.handler or "",
-            tenant=order.named_tenant,
-            details={
-                "why": order.reason,
-                "replay": run.id,
-                "source": self.target.source,
-                "forced": order.force,
-                "replayed": counts.replayed,
-                "skipped": counts.skipped,
-                "refused": counts.refused,
-                "failure_ids": f"{queued[0]}..{queued[-1]}" if queued else "",
-            },
-        )
+
+def _line(
+    target: Target, order: Order, run: Run, answered: _Judged, counts: journal.Counts, queued: Sequence[int]
+) -> AuditLine:
+    """One line for the step; with what its letters have in common."""
+    details: dict[str, Detail] = {
+        "replay": run.id,
+        "source": target.source,
+        "filter": str(order.filter),
+        "forced": order.force,
+        "replayed": counts.replayed,
+        "skipped": counts.skipped,
+        "refused": counts.refused,
+        "failure_ids": tuple(queued),
+    }
+    place = common_place(one.place for one in answered.fit or answered.left)
+    return Act(REPLAY, order.actor, order.reason, details).line(place)
 
 
 async def _identify(
@@ -235,29 +231,15 @@ async def _identify(
             await conn.execute(sa.update(f).where(f.c.id == ids[key]).values(attempt_id=attempt))
 
 
-async def _births(conn: AsyncConnection, t: Tables, handler_id: int, version: int) -> dict[Partition, int]:
-    """The handler's checkpoints at the birth of the oldest claims that are kept: below them a missing claim tells
-    nothing.
-    """
-    b = t.generation_birth.c
-    oldest = sa.select(sa.func.min(t.generation.c.n)).scalar_subquery()
-    rows = await conn.execute(
-        sa.select(b.topic, b.partition, b.next_offset).where(
-            b.n == oldest, b.handler == handler_id, b.version == version
-        )
-    )
-    return {Partition(row.topic, row.partition): row.next_offset for row in rows}
-
-
 def _obstacle(
-    one: Candidate, key: claim.ClaimKey, known: claim.Probe, births: Mapping[Partition, int], order: Order
+    one: Candidate, key: claim.ClaimKey, known: claim.Probe, began: Mapping[Partition, int], order: Order
 ) -> Obstacle | None:
     if key in known.failures:
         return STANDS
     if key in known.claims:
         return None if order.force else DONE
     record = one.event.record
-    below = record.offset < births.get(Partition(record.topic, record.partition), 0)
+    below = record.offset < began.get(Partition(record.topic, record.partition), 0)
     return TOO_OLD if below and not order.force else None
 
 

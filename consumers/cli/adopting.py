@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 from ...dlq.adoptions import Adoptions
 from ...dlq.permission import Gate
-from ...dlq.reach import Caller
+from ...dlq.reach import Caller, Whole
 from ...dlq.replay_journal import Run
 from ...dlq.replay_order import Order
 from ...dlq.selection import Filter
@@ -75,8 +75,9 @@ async def resume(gate: Gate, run: Run, app: str | None, config: Path | None, man
 
 
 async def _go_on(gate: Gate, adoptions: Adoptions, run: Run, manner: Manner) -> int:
-    parts = sum([part.end_offset - part.next_offset for part in await adoptions.parts(run.id)])
-    return await finish(gate, run, manner, lambda: queue(gate, adoptions.go_on, run, run.read + parts, manner))
+    left = sum([part.end_offset - part.next_offset for part in await adoptions.parts(run.id)])
+    total = run.read + left if gate.caller.sees.covers_whole(Whole()) else None  # others' letters are not counted
+    return await finish(gate, run, manner, lambda: queue(gate, adoptions.go_on, run, total, manner))
 
 
 @asynccontextmanager

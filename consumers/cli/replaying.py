@@ -114,8 +114,8 @@ async def finish(gate: Gate, run: Run, manner: Manner, work: Callable[[], Awaita
     return exit_code(run, outcomes, waited=manner.wait)
 
 
-async def queue(gate: Gate, work: GoOn, run: Run, total: int, manner: Manner) -> Run:
-    """With a bar."""
+async def queue(gate: Gate, work: GoOn, run: Run, total: int | None, manner: Manner) -> Run:
+    """With a bar, which has an end where it is known how many there are."""
     with _progress() as progress:
         bar = progress.add_task(f"replay {run.id}", total=total)
         return await work(run.id, gate.caller.actor, manner.pace, lambda now: progress.update(bar, completed=now.read))

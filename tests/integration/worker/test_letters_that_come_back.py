@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +15,14 @@ from tests.services.topics import Topic
 from tests.support.cli import Ended, tidegate
 from tests.support.desk import letters
 from tests.support.running import RunningWorker, Sent, Stage, note, table_of
-from tidegate.consumers import App, Event, Json, header
+from tidegate.consumers import App, Event, Json, Scope, header
 
 APP = """
 import os
-from tidegate.consumers import App, Json, header
+from tidegate.consumers import App, Json, Scope, header
 app = App("tests", owner="tests")
-consumer = app.consumer(os.environ["NAME"], topics=[os.environ["TOPIC"]], codec=Json(), event_id=header("id"))
+consumer = app.consumer(os.environ["NAME"], topics=[os.environ["TOPIC"]], codec=Json(), event_id=header("id"),
+                        scope=Scope(tenant=header("tenant")))
 
 @consumer.projection("rows", breaker=None)
 async def rows(events, tx):
@@ -37,7 +39,10 @@ class Shop:
         self.source = topic(partitions=2)
         self.name = f"c-{self.source}"[:80]
         self.app = App("tests", owner="tests")
-        self.consumer = self.app.consumer(self.name, topics=[self.source], codec=Json(), event_id=header("id"))
+        scope = Scope(tenant=header("tenant"))
+        self.consumer = self.app.consumer(
+            self.name, topics=[self.source], codec=Json(), event_id=header("id"), scope=scope
+        )
         self.consumer.projection("rows", breaker=None)(self.rows)
         self.letters = letters(self.app, topic)
         (folder / "shop_app.py").write_text(APP)
@@ -164,6 +169,54 @@ async def test_a_letters_headers_choose_no_target(stage: Stage, topic: Topic, tm
     ):
         refused = await shop.types(*arguments)
         assert (refused.code, refused.out) == (78, ""), arguments
+    assert await worker.stop() == 0
+
+
+async def test_letters_of_other_tenants_are_not_counted_among_the_refused(
+    stage: Stage, topic: Topic, tmp_path: Path
+) -> None:
+    """An operator of acme: of another tenant's letters nothing is told, neither of good ones nor of those that are
+    undecodable, forged, replayed too often or too large; nor of those that have no tenant.
+
+    Case: B42, B38
+    Parts: real (PostgreSQL, Kafka, process)
+    Red when: dlq/adoptions.py's _read asks the permit of candidates only
+    """
+    shop = Shop(stage, topic, tmp_path)
+    worker = await shop.bury("a")
+    shop.ill.clear()
+    ours = dict((await stage.read(shop.letters, 1))[0].headers)
+
+    def of(tenant: str, id_: str, value: Any = None, **changed: bytes) -> Sent:
+        scope = {"tenant": tenant.encode(), "tidegate-tenant": tenant.encode()}
+        ours_too = {f"tidegate-{name.replace('_', '-')}": text for name, text in changed.items()}
+        headers = {**ours, "id": id_.encode(), **scope, **ours_too}
+        return Sent(None, value or {"n": 1}, type=None, headers=tuple(headers.items()))
+
+    await stage.send(
+        shop.letters,
+        *[letter for tenant in ("acme", "other") for letter in (
+            of(tenant, f"{tenant}-good"),
+            of(tenant, f"{tenant}-topic", origin_topic=b"payments"),
+            of(tenant, f"{tenant}-bytes", b"\xff"),
+            of(tenant, f"{tenant}-often", replay_count=b"2"),
+        )],
+        of("other", "other-large", claim_left_out=b"value,headers"),
+    )  # fmt: skip
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'[[grant]]\nwho = ["os:{getpass.getuser()}"]\nrole = "operator"\ntenants = ["acme"]\n')
+    shop.variables["TIDEGATE_PERMISSION_POLICY_FILE"] = str(policy)
+    code, plan = await shop.told("--from-topic", shop.letters, "--tenant", "acme")
+    assert (code, plan["read"], plan["replayed"], sum(plan["refused"].values())) == (1, 4, 1, 3)
+    yes = ("--from-topic", shop.letters, "--tenant", "acme", "--yes", "--wait", "--wait-s", "20")
+    code, told = await shop.told(*yes)
+    assert (code, told["read"], told["replayed"], told["refused"]) == (1, 4, 1, 3)
+    assert set(told["causes"].values()) == {1}
+    assert await shop.effects() == ["acme-good"]
+    code, whole = await shop.told("--from-topic", shop.letters, "--all", "--all-tenants", "--yes")
+    assert (code, whole["read"], whole["skipped"]) == (1, 4, 1), "all of those that are theirs"
+    lines = await stage.rows("SELECT tenant, details->>'filter' FROM tidegate.audit WHERE act = 'dlq_replay'")
+    assert [line[0] for line in lines] == ["acme", "acme"], "theirs too, so that they see what they did"
     assert await worker.stop() == 0
 
 
