@@ -1,8 +1,8 @@
 """Letters with all their bytes, as values that become lines of JSON; read in steps that fit into memory.
 
 What is exported is what stood there at the start: letters that come meanwhile are not in it. An export shows payloads,
-so it needs a reason and has two lines in the audit: one before the first letter is read, one with the count at the end.
-One that breaks off has only the first.
+so it needs a reason, and its line in the audit is committed before the first letter is read, with the number of those
+that it asks for. What if it breaks off? Fewer were shown than the line says, and none without it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from ..inbox import audit
 from ..inbox.event import Headers
 from ..inbox.failure_rows import Failure
 from ..inbox.finding import failure_of
+from ..inbox.safe_text import Detail
 from ..inbox.store import Store
+from . import audit_trail
 from .acting import Errand, ask_errand, chosen
 from .permission import Act, Permit, common_place
 from .reach import Whole
-from .selection import Entry
+from .selection import NAMED_MAX, Entry, count
 from .verbs import Verb
 
 EXPORT: Final = Verb.EXPORT
@@ -41,17 +43,8 @@ async def export(store: Store, errand: Errand, permit: Permit) -> AsyncGenerator
     Raises:
         NotPermitted: the actor may not; that is audited.
     """
-    wanted = errand.filter
-    act = Act(EXPORT.value, errand.actor, errand.reason, {"filter": None if wanted is None else str(wanted)})
-    async with store.look() as conn:
-        page = await chosen(conn, store.tables, EXPORT, errand, permit, 0, ROWS_MAX)
-    await ask_errand(store, act, errand, permit, page)
-    place = common_place(entry.place for entry in page.found) if not page.more else Whole().place
-    f = store.tables.failure.c
-    async with store.transaction() as conn:
-        newest: int = (await conn.execute(sa.select(sa.func.coalesce(sa.func.max(f.id), 0)))).scalar_one()
-        await audit.write(conn, store.tables, act.line(place))
-    n, after, more = 0, 0, True
+    newest = await _begin(store, errand, permit)
+    after, more = 0, True
     while more and after < newest:
         async with store.look() as conn:
             page = await chosen(conn, store.tables, EXPORT, errand, permit, after, ROWS_MAX)
@@ -59,11 +52,27 @@ async def export(store: Store, errand: Errand, permit: Permit) -> AsyncGenerator
         mine = [entry for entry in page.found if entry.id <= newest]
         for batch in _batches(mine):
             for row, entry in await _rows(store, batch):
-                n += 1
                 yield exported(row, entry)
+
+
+async def _begin(store: Store, errand: Errand, permit: Permit) -> int:
+    """Ask for it and write its line; the newest letter's number."""
+    wanted, t = errand.filter, store.tables
+    first = ROWS_MAX if wanted is not None else len(errand.references) * NAMED_MAX  # each that is named is asked for
+    async with store.look() as conn:
+        page = await chosen(conn, t, EXPORT, errand, permit, 0, first)
+    said: dict[str, Detail] = {"filter": None if wanted is None else str(wanted)}
+    await ask_errand(store, Act(EXPORT.value, errand.actor, errand.reason, said), errand, permit, page)
     async with store.transaction() as conn:
-        end = Act(EXPORT.value, errand.actor, errand.reason, {"exported": n})
-        await audit.write(conn, store.tables, end.line(place))
+        newest: int = (await conn.execute(sa.select(sa.func.coalesce(sa.func.max(t.failure.c.id), 0)))).scalar_one()
+        if wanted is None or not page.more:
+            said |= {"letters": len(page.found), audit_trail.LETTERS: tuple(entry.id for entry in page.found)}
+            place = common_place(entry.place for entry in page.found)
+        else:
+            said |= {"letters": await count(conn, t, wanted, within=permit.reach(EXPORT), upto=newest), "upto": newest}
+            place = Whole().place
+        await audit.write(conn, t, Act(EXPORT.value, errand.actor, errand.reason, said).line(place))
+    return newest
 
 
 def _batches(found: Sequence[Entry]) -> list[list[Entry]]:

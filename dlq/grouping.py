@@ -215,17 +215,17 @@ async def notes_of(conn: AsyncConnection, t: Tables, names: Collection[str]) -> 
     return {name: tuple(those) for name, those in notes.items()}
 
 
-async def note(store: Store, name: str, text: str, actor: str, permit: Permit) -> LetterGroup:
-    """Leave a note on a group, and give the group.
+async def note(store: Store, name: str, text: str, actor: str, reason: str, permit: Permit) -> LetterGroup:
+    """Leave a note on a group, and give the group. `reason` stands in the audit, `text` beside the group.
 
     Raises:
         NotPermitted: the actor may not, in all of the group: whoever sees all of it reads the note. That is audited.
-        TidegateError: there is no such group, or the note says nothing or too much.
+        TidegateError: there is no such group, the note says nothing or too much, or it is not said why.
     """
     kept = safe_text(text.strip(), NOTE_CHARS_MAX + 1)
     if not 0 < len(kept) <= NOTE_CHARS_MAX:
         raise TidegateError(f"a note has 1 to {NOTE_CHARS_MAX} characters")
-    act = Act(Verb.NOTE.value, actor, "a note", {"group": name})
+    act = Act(Verb.NOTE.value, actor, reason, {"group": name})
     await ask_verb(store, permit, act)
     async with store.look() as conn:
         group = await named(conn, store.tables, name)

@@ -189,10 +189,10 @@ class Gate:
 
         Raises:
             NotPermitted: the caller may do this nowhere, or not to what they named; that is audited by then.
-            TidegateError: the verb changes something, and no reason is given.
+            TidegateError: the verb leaves a line in the audit, and no reason is given for it.
         """
         rule = VERBS[verb]
-        if rule.mutates and not dry_run and not reason.strip():
+        if rule.is_audited and not dry_run and not reason.strip():
             raise TidegateError(f"{verb}: it needs a reason why, for the audit")
         denials: list[AuditLine] = []
         try:

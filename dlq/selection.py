@@ -195,11 +195,11 @@ async def _by_letter(conn: AsyncConnection, t: Tables, letter_id: bytes) -> list
 
 
 async def _where(conn: AsyncConnection, t: Tables, *conditions: sa.ColumnElement[bool]) -> list[Entry]:
-    rows = await conn.execute(_listed(t).where(*conditions).order_by(t.failure.c.id).limit(_NAMED_MAX))
+    rows = await conn.execute(_listed(t).where(*conditions).order_by(t.failure.c.id).limit(NAMED_MAX))
     return [_entry(row) for row in rows.mappings()]
 
 
-_NAMED_MAX: Final = 100
+NAMED_MAX: Final = 100
 """One position has a row for each handler and version at most."""
 
 

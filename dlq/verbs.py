@@ -86,9 +86,9 @@ class Verb(enum.StrEnum):
 
 
 class Rule(NamedTuple):
-    """What is true of a verb. `mutates`: it needs a reason, and its act leaves a line in the audit.
+    """What is true of a verb. `is_audited`: it needs a reason, and its act leaves a line in the audit with it.
 
-    `is_audited` without `mutates`: it changes nothing, and that it was done is written down all the same.
+    Whatever `mutates` is audited; a reveal changes nothing, and that it was done is written down all the same.
     """
 
     needs: Permission

@@ -92,10 +92,10 @@ def _plain_group(group: LetterGroup) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def leave_note(access: Access, group: str, text: str) -> None:
+async def leave_note(access: Access, group: str, text: str, reason: str) -> None:
     """Leave a note on a group."""
     async with open_gate(access, "dlq") as gate:
-        found = await grouping.note(gate.store, group, text, access.caller.actor, access.caller)
+        found = await grouping.note(gate.store, group, text, access.caller.actor, reason, access.caller)
     OUT.print(f"noted on {group}: {found.letters} letters")
 
 

@@ -61,12 +61,13 @@ def groups(
 def note(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="As `groups` names it.")],
     text: Annotated[str, typer.Option("--text", help="What whoever comes next should know.")],
+    reason: Reason,
     app: AppOption = None,
     config: ConfigOption = None,
     token_file: TokenOption = None,
 ) -> None:
     """Leave a note on a group of letters. No payload belongs into it: whoever sees the whole group reads it."""
-    asyncio.run(letter_acts.leave_note(access(app, config, NEEDS, token_file), group, text))
+    asyncio.run(letter_acts.leave_note(access(app, config, NEEDS, token_file), group, text, reason))
 
 
 def show(

@@ -57,11 +57,15 @@ def show(
     app: AppOption = None,
     config: ConfigOption = None,
     token_file: TokenOption = None,
-    payload: Annotated[bool, typer.Option("--payload", help="Show the call's result too.")] = False,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="Show the call's result too: audited, with a reason.")
+    ] = False,
     reason: Annotated[str, typer.Option("--reason", help="With --payload: why, for the audit.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show one case: the event, its call, what was done about it, and what can be said of it."""
+    if payload and not reason.strip():
+        raise ConfigurationError.of("--reason", "it is not said why", "a reveal needs a reason: it stands in the audit")
     asyncio.run(reviewing.show(access(app, config, NEEDS, token_file), reference, payload, reason, as_json))
 
 

@@ -165,7 +165,7 @@ async def _edit(gate: Gate, number: int) -> None:
 async def _note(gate: Gate, _: int) -> None:
     async with gate.store.look() as conn:
         (group,) = await grouping.grouped(conn, gate.store.tables, Filter(handler="revenue"))
-    await grouping.note(gate.store, group.name, "look here", "ann", gate.caller)
+    await grouping.note(gate.store, group.name, "look here", "ann", WHY, gate.caller)
 
 
 async def _listed(gate: Gate, number: int) -> int:
@@ -223,7 +223,9 @@ ACTS: Final[Mapping[Verb, PermissionAct]] = {
     Verb.NOTE: PermissionAct("handler", World.letter, _note),
     Verb.LIST_REVIEW: PermissionAct("list", World.case, _cases, audited=False),
     Verb.SHOW_REVIEW: PermissionAct("thing", World.case, lambda g, n: review_cases.show(g, str(n)), audited=False),
-    Verb.REVEAL_RESULT: PermissionAct("thing", World.case, lambda g, n: review_cases.show(g, str(n), reveal=True)),
+    Verb.REVEAL_RESULT: PermissionAct(
+        "thing", World.case, lambda g, n: review_cases.show(g, str(n), reveal=True, reason=WHY)
+    ),
     Verb.REVIEW_RESOLVE: PermissionAct(
         "thing",
         World.case,

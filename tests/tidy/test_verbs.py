@@ -6,8 +6,10 @@ What changes something is found in the source: an act is built as soon as its ve
 from __future__ import annotations
 
 import ast
+import inspect
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import typer
 
@@ -92,6 +94,16 @@ def test_every_command_has_its_verbs_or_says_why_it_needs_none() -> None:
     assert set[Verb]().union(*COMMANDS.values()) == set(ACTS), "every act has a command"
 
 
+def test_every_command_that_is_audited_takes_a_reason() -> None:
+    """The audit says why: whatever changes or reveals something is asked for it."""
+    silent = {
+        name
+        for name, command in registered().items()
+        if any(VERBS[verb].is_audited for verb in COMMANDS.get(name, ())) and "reason" not in parameters(command)
+    }
+    assert silent == {"dlq replays"}, "which lists replays: none is ordered by it"
+
+
 def test_the_command_line_changes_nothing_by_itself() -> None:
     offenders = [
         f"{module.name}:{call.lineno} calls {ast.unparse(call.func)}"
@@ -154,10 +166,24 @@ def _changes(module: Module) -> bool:
     )
 
 
-def commands(group: typer.Typer = app, prefix: str = "") -> set[str]:
+def commands() -> set[str]:
     """Every command, as it is typed."""
-    found = {f"{prefix}{c.name or (c.callback.__name__ if c.callback else '')}" for c in group.registered_commands}
+    return set(registered())
+
+
+def registered(group: typer.Typer = app, prefix: str = "") -> dict[str, Callable[..., Any]]:
+    """Every command, as it is typed, with its function."""
+    found = {
+        f"{prefix}{command.name or command.callback.__name__}": command.callback
+        for command in group.registered_commands
+        if command.callback is not None
+    }
     for inner in group.registered_groups:
         assert inner.typer_instance is not None
-        found |= commands(inner.typer_instance, f"{prefix}{inner.name} ")
+        found |= registered(inner.typer_instance, f"{prefix}{inner.name} ")
     return found
+
+
+def parameters(command: Callable[..., Any]) -> set[str]:
+    """What its command line takes."""
+    return set(inspect.signature(command).parameters)

@@ -119,4 +119,23 @@ async def test_what_waits_is_listed_and_shown_with_the_words_that_fit(operator: 
     shown = (await operator.types("show", str(row))).out
     assert f"tidegate review resolve {row} --not-done --same-key --reason" in shown
     assert "key-o-1" in shown
-    assert "result" in json.loads((await operator.types("show", f"effect:{lone}", "--payload", "--json")).out)["call"]
+
+
+async def test_a_calls_result_is_revealed_with_a_reason_and_a_line(operator: Operator) -> None:
+    """What a call returned may hold anything, so that it was shown stands in the audit, and why.
+
+    Case: B38
+    Parts: real (PostgreSQL, process)
+    Red when: dlq/review_cases.py's show does not write the reveal's line
+    """
+    lone = await operator.desk.effect("web-1", owner="checkout")
+    masked = json.loads((await operator.types("show", f"effect:{lone}", "--json")).out)
+    assert "result" not in masked["call"]
+    for said in ((), ("--reason", " ")):
+        unsaid = await operator.types("show", f"effect:{lone}", "--payload", *said)
+        assert (unsaid.code, "--reason" in unsaid.err, unsaid.out) == (78, True, "")
+    assert await operator.desk.audit() == []
+    shown = await operator.types("show", f"effect:{lone}", "--payload", "--reason", "ticket 4711", "--json")
+    assert "result" in json.loads(shown.out)["call"]
+    ((act, actor, allowed, *_),) = await operator.desk.audit()
+    assert (act, actor, allowed) == ("reveal_result", f"os:{getpass.getuser()}", True)

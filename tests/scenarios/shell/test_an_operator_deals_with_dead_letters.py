@@ -97,7 +97,11 @@ async def test_letters_are_counted_by_what_they_have_in_common_and_notes_stay(op
     first, second = await operator.told("groups")
     assert (first["letters"], first["reason"], first["handler"]) == (3, "rejected", "revenue")
     assert (second["letters"], second["reason"], second["exception_type"]) == (1, "timeout", "")
-    assert "noted on" in await operator.says("note", first["group"], "--text", "fixed in 1.4, replay on Monday")
+    note = ("note", first["group"], "--text", "fixed in 1.4, replay on Monday")
+    unsaid = await operator.types(*note)
+    assert (unsaid.code, "--reason" in unsaid.err) == (2, True)
+    assert (await operator.types(*note, "--reason", " ")).code == 70
+    assert "noted on" in await operator.says(*note, "--reason", "found the bug")
     assert "replay on Monday" in await operator.says("groups")
     again = (await operator.told("groups", "--handler", "revenue"))[0]
     assert [(note["actor"], note["text"]) for note in again["notes"]] == [
@@ -108,7 +112,7 @@ async def test_letters_are_counted_by_what_they_have_in_common_and_notes_stay(op
     no_tenant = by_tenant[1]["group"]
     assert (await operator.told("discard", "--group", no_tenant, "--reason", "x"))["done"] == 1
     assert (await operator.told("discard", "--group", first["group"], "--reason", "x"))["done"] == 3
-    unknown = await operator.types("note", "hre-0123456789", "--text", "x")
+    unknown = await operator.types("note", "hre-0123456789", "--text", "x", "--reason", "y")
     assert (unknown.code, "no letter is in a group" in unknown.err) == (70, True)
     assert "is no group's name" in (await operator.types("discard", "--group", "x", "--reason", "y")).err
 
@@ -267,7 +271,10 @@ async def test_letters_are_exported_whole_and_the_audit_knows(operator: Operator
     assert (await operator.types("export", "--all", "--reason", "x", "--output", str(file))).code == 78
     piped = await operator.says("export", str(numbers[0]), "--reason", "x")
     assert json.loads(piped)["id"] == numbers[0]
-    assert await operator.acts() == [("dlq_export", True)] * 4
+    assert await operator.acts() == [("dlq_export", True)] * 2, "one act, one line"
+    first, second = [details for *_, details in await ReviewDesk(graveyard).audit()]
+    assert (first["why"], first["letters"], first["failure_ids"]) == ("for the auditors", 3, numbers)
+    assert (second["letters"], second["failure_ids"]) == (1, numbers[:1])
 
 
 async def test_an_export_that_nobody_reads_to_its_end_says_that_it_is_not_whole(operator: Operator) -> None:
