@@ -197,25 +197,6 @@ async def end(conn: AsyncConnection, t: Tables, number: int) -> None:
     )
 
 
-async def births(
-    conn: AsyncConnection, t: Tables, handler_id: int, version: int, partitions: Collection[Partition]
-) -> dict[Partition, int]:
-    """Where the handler stood when the oldest kept generation of claims was made: what lies below was perhaps handled,
-    and its claim is gone. Partitions without such a place have lost no claims.
-    """
-    c = t.generation_birth.c
-    oldest = sa.select(sa.func.min(t.generation.c.n)).scalar_subquery()
-    rows = await conn.execute(
-        sa.select(c.topic, c.partition, c.next_offset).where(
-            c.n == oldest,
-            c.handler == handler_id,
-            c.version == version,
-            sa.tuple_(c.topic, c.partition).in_([tuple(p) for p in sorted(partitions)]),
-        )
-    )
-    return {Partition(row.topic, row.partition): row.next_offset for row in rows}
-
-
 async def _change(
     conn: AsyncConnection, t: Tables, number: int, partition: Partition, offset: int, values: Mapping[str, Any]
 ) -> bool:

@@ -164,7 +164,10 @@ def generation_table(m: sa.MetaData) -> sa.Table:
 
 
 def generation_birth_table(m: sa.MetaData) -> sa.Table:
-    """Each handler's checkpoints when a generation was made: what is older than the window is told by offsets."""
+    """Each handler's checkpoints when a generation was made: what is older than the window is told by offsets.
+
+    Offsets of `incarnation`: those of a topic that was made anew mean other records. See `births`.
+    """
     return sa.Table(
         "generation_birth",
         m,
@@ -173,6 +176,7 @@ def generation_birth_table(m: sa.MetaData) -> sa.Table:
         column("version", Int),
         column("topic", Text),
         column("partition", Int),
+        column("incarnation", Long, "0"),
         column("next_offset", Long),
         key("generation_birth", "n", "handler", "version", "topic", "partition"),
     )

@@ -22,7 +22,7 @@ from typing import Any, Final, final
 from ...dlq.permission import Act, Permit, Place, ask
 from ...dlq.reach import SEVERAL
 from ...dlq.verbs import Verb
-from ...inbox import audit, backfills, fence, restored, topics, versions
+from ...inbox import audit, backfills, births, fence, restored, topics, versions
 from ...inbox.backfills import Kind, Part, Run
 from ...inbox.errors import ConfigurationError, FatalError
 from ...inbox.event import Partition
@@ -275,8 +275,8 @@ class Backfiller:
             return Bounds()
         async with self._store.look() as conn:
             tables = self._store.tables
-            births = await backfills.births(conn, tables, *target.key, partitions)
-            return Bounds(births, await restored.read(conn, tables, consumer.name, partitions))
+            began = await births.read(conn, tables, *target.key)
+            return Bounds(began, await restored.read(conn, tables, consumer.name, partitions))
 
     async def _check_group(self, group: str) -> None:
         members = await asyncio.to_thread(self._admin.members, group)

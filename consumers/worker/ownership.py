@@ -6,8 +6,9 @@
 3. The fence is taken (two steps, see `inbox.fence`). From here on the former owner writes nothing more.
 4. Kafka is asked again. Who froze between 2 and 3, and was replaced meanwhile, gives the fence back.
 5. What a dead owner had alone in its hands is judged (`killed`).
-6. Checkpoints are read (nobody else moves them now), missing ones are made, and reading starts at the lowest; after
-   two unclean ends in a row at one place it starts with the suspects, one by one (`suspects`).
+6. Checkpoints are read (nobody else moves them now), missing ones are made, with their births (`inbox.births`), and
+   reading starts at the lowest; after two unclean ends in a row at one place it starts with the suspects, one by one
+   (`suspects`).
 
 Where Kafka holds no offset yet, 2 is left out, and the start position is committed at the end: that is the ask.
 """
@@ -20,8 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...inbox import checkpoint, fence
+from ...inbox import births, checkpoint, claim, fence
 from ...inbox.clock import Clock
 from ...inbox.errors import FatalError, OwnershipLost, TransientError
 from ...inbox.event import Partition
@@ -272,11 +274,20 @@ class Ownership:
                 if (row := rows.get(binding.key)) is not None and row.incarnation == holding.incarnation
             }
             starts = self._starts(partition, known, found)
+            if len(known) < len(starts):
+                await self._note_births(conn, holding, {b: start for b, start in starts.items() if b not in known})
             for offset in set(starts.values()):
                 keys = [b.key for b, start in starts.items() if start == offset and known.get(b) != offset]
                 await checkpoint.reset(conn, tables, keys, partition, holding.incarnation, offset)
         holding.checkpoints = {binding.key: offset for binding, offset in starts.items()}
         return starts
+
+    async def _note_births(self, conn: AsyncConnection, holding: Holding, firsts: Mapping[Binding, int]) -> None:
+        """Steps 3 and 8: these handlers' claims begin where their first checkpoints are."""
+        await claim.lock_generations(conn, self._store.tables)
+        for offset in sorted(set(firsts.values())):
+            keys = [binding.key for binding, start in firsts.items() if start == offset]
+            await births.note(conn, self._store.tables, keys, holding.partition, holding.incarnation, offset)
 
     def _starts(self, partition: Partition, known: Mapping[Binding, int], found: Findings) -> Mapping[Binding, int]:
         """Each handler's start, or a FatalError that says what is wrong and what to do."""
