@@ -9,7 +9,7 @@ lease, so that replicas never multiply it; figures of the whole database come fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
@@ -17,7 +17,6 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
@@ -25,6 +24,7 @@ from prometheus_client import (
 
 from ..inbox.event import Partition
 from ..inbox.outcome import FinalStatus, Reason
+from .histograms import Histogram
 
 OTHER: Final = "other"
 """The `type` label of all event types beyond the app's own and the first few others."""
@@ -137,6 +137,8 @@ class Metrics:
         self._types_max = len(self._types) + FOREIGN_TYPES_MAX
         self._made: dict[str, Counter | Gauge | Histogram] = {line.name: _make(line, self.registry) for line in TABLE}
         self._labels = {line.name: line.labels for line in TABLE}
+        self._counters: dict[tuple[str, ...], Counter] = {}
+        """By name and label values, as they were found once: to look one up in the client costs more than to add."""
 
     def type_label(self, type_name: str) -> str:
         """The `type` label for an event type: its name, for the app's own and the first few others; else `other`."""
@@ -146,9 +148,12 @@ class Metrics:
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         """Add to a counter; the label values stand in the table's order."""
-        metric = self._made[name]
-        assert isinstance(metric, Counter), name
-        metric.labels(*self._values(name, labels)).inc(by)
+        counter = self._counters.get((name, *labels))
+        if counter is None:
+            metric = self._made[name]
+            assert isinstance(metric, Counter), name
+            counter = self._counters[(name, *labels)] = metric.labels(*self._values(name, labels))
+        counter.inc(by)
 
     def set(self, name: str, value: float, *labels: str) -> None:
         """Set a gauge."""
@@ -156,9 +161,7 @@ class Metrics:
 
     def observe(self, name: str, value: float, *labels: str) -> None:
         """Put a value into a histogram."""
-        metric = self._made[name]
-        assert isinstance(metric, Histogram), name
-        metric.labels(*self._values(name, labels)).observe(value)
+        self._observe(name, (value,), *labels)
 
     def read_at_scrape(self, name: str, read: Callable[[], float], *labels: str) -> None:
         """Let a gauge call `read` whenever it is scraped, in the health server's thread."""
@@ -184,6 +187,11 @@ class Metrics:
         """Events were handled in one run of a handler that took `seconds`."""
         self.count("events", handler, FinalStatus.COMPLETED, by=n)
         self.observe("handler_seconds", seconds, handler)
+
+    def handled_each(self, handler: str, seconds: Sequence[float]) -> None:
+        """Events were handled, one in each run of these lengths."""
+        self.count("events", handler, FinalStatus.COMPLETED, by=len(seconds))
+        self._observe("handler_seconds", seconds, handler)
 
     def skipped(self, handler: str, n: int) -> None:
         """There was nothing to do."""
@@ -225,6 +233,11 @@ class Metrics:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
+    def _observe(self, name: str, values: Iterable[float], *labels: str) -> None:
+        metric = self._made[name]
+        assert isinstance(metric, Histogram), name
+        metric.observe(self._values(name, labels), values)
+
     def _gauge(self, name: str) -> Gauge:
         metric = self._made[name]
         assert isinstance(metric, Gauge), name
@@ -248,9 +261,9 @@ def _make(line: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histog
         case "gauge":
             return Gauge(line.name, line.help, labels, namespace="tidegate", registry=registry)
         case "histogram":
-            return Histogram(
-                line.name, line.help, labels, namespace="tidegate", registry=registry, buckets=line.buckets
-            )
+            histogram = Histogram(f"tidegate_{line.name}", line.help, labels, line.buckets)
+            registry.register(histogram)
+            return histogram
 
 
 def reference() -> str:

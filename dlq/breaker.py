@@ -38,11 +38,13 @@ def runs_of(outcomes: Iterable[bool]) -> tuple[Run, ...]:
 class BreakerState:
     """What the breaker of one handler has seen. Owned by whoever asks it; never asked from two threads."""
 
-    __slots__ = ("_policy", "_seen", "_tried_s", "opened_s", "phase", "why")
+    __slots__ = ("_fine", "_policy", "_seen", "_tried_s", "opened_s", "phase", "why")
 
     def __init__(self, policy: BreakerPolicy) -> None:
         self._policy = policy
         self._seen = _Window(policy.window)
+        self._fine = 0
+        """Good ends behind what the window has seen: said for each event, they are looked at with the next dead one."""
         self._tried_s = 0.0
         self.phase = Phase.CLOSED
         self.opened_s = 0.0
@@ -52,8 +54,8 @@ class BreakerState:
         """So many events came to a good end. Of one that was let in for a try this closes the breaker."""
         if self.phase is Phase.HALF_OPEN:
             self.close()
-        elif self.phase is Phase.CLOSED and events:
-            self._seen.add(Run(False, events))
+        elif self.phase is Phase.CLOSED:
+            self._fine += events
 
     def admit(self, runs: Iterable[Run], now_s: float) -> bool:
         """Whether the dead among these events may be written; then all of them count as seen.
@@ -85,9 +87,12 @@ class BreakerState:
     def close(self) -> None:
         """As new: a try went well, or a person has looked."""
         self.phase, self.why = Phase.CLOSED, ""
-        self._seen = _Window(self._policy.window)
+        self._seen, self._fine = _Window(self._policy.window), 0
 
     def _admit_closed(self, runs: tuple[Run, ...], now_s: float) -> bool:
+        if self._fine:
+            self._seen.add(Run(False, self._fine))
+            self._fine = 0
         seen = self._seen.copy()
         for run in runs:
             seen.add(run)

@@ -12,7 +12,7 @@ another one is let in. What if the process is asked to stop? Those who wait leav
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, final
 
 import structlog
@@ -169,6 +169,11 @@ class WatchedMeter:
         """Events were handled in one run of a handler that took `seconds`."""
         self._meter.handled(handler, n, seconds)
         self._breakers.fine(handler, n)
+
+    def handled_each(self, handler: str, seconds: Sequence[float]) -> None:
+        """Events were handled, one in each run of these lengths."""
+        self._meter.handled_each(handler, seconds)
+        self._breakers.fine(handler, len(seconds))
 
     def skipped(self, handler: str, n: int) -> None:
         """There was nothing to do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, final
 
 
@@ -10,6 +11,10 @@ class Meter(Protocol):
 
     def handled(self, handler: str, n: int, seconds: float) -> None:
         """Events were handled in one run of a handler that took `seconds`."""
+        ...
+
+    def handled_each(self, handler: str, seconds: Sequence[float]) -> None:
+        """Events were handled, one in each run of these lengths."""
         ...
 
     def skipped(self, handler: str, n: int) -> None:
@@ -50,6 +55,8 @@ class NoMeter:
     """Counts nothing: for tests and one-off tools."""
 
     def handled(self, handler: str, n: int, seconds: float) -> None: ...
+
+    def handled_each(self, handler: str, seconds: Sequence[float]) -> None: ...
 
     def skipped(self, handler: str, n: int) -> None: ...
 

@@ -12,7 +12,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import NamedTuple, Protocol, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -62,6 +62,15 @@ class Progress(Protocol):
         ...
 
 
+class _Share(NamedTuple):
+    """Where in the engine a completion belongs."""
+
+    track: str
+    handler_id: int
+    partition: Partition
+    epoch: int
+
+
 @dataclass(slots=True)
 class _Group:
     """One transaction's worth of completions."""
@@ -76,9 +85,16 @@ class _Group:
     """Those that got a failure row now."""
     held: list[Completion] = field(default_factory=list)
     """Those beyond a limit: not written, and not done."""
+    done: defaultdict[_Share, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """The offsets of what is durable, for each track and partition."""
     moves: list[checkpoint.Move] = field(default_factory=list)
     duplicates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     wrote_outbox: bool = False
+
+    def ours(self) -> list[Completion]:
+        """The members whose partitions are held, under the epochs that they came in."""
+        held = {(partition, holding.epoch) for partition, holding in self.holdings.items()}
+        return [member for member in self.members if member.item[:2] in held]
 
     def incarnation(self, member: Completion) -> int:
         """That of the member's topic."""
@@ -145,8 +161,8 @@ class Completer:
         """Write the group; wait for a database that is away; split a group that holds bad data."""
         while members:
             for member in members:
-                if member.lane is not None:
-                    self._parked.decided(member.lane, member.item.partition)
+                if member.fate is not None and (lane := member.lane) is not None:
+                    self._parked.decided(lane, member.item.partition)
             try:
                 group = await self._write(members)
             except OwnershipLost:
@@ -221,7 +237,7 @@ class Completer:
 
     async def _claim(self, conn: AsyncConnection, group: _Group) -> None:
         """Steps 2 to 7: places of the failed, the lock, the probe, the claims, rows, what goes out."""
-        mine = [member for member in group.members if self._is_held(group, member)]
+        mine = group.ours()
         failed = {
             member: self._rows.make(member, member.fate, group.incarnation(member))
             for member in mine
@@ -321,7 +337,8 @@ class Completer:
         for handler_id in sorted(by_handler):
             admitted = await self._claim_for(conn, group, handler_id, by_handler[handler_id], known)
             for member in admitted:
-                outgoing += member.outgoing
+                if member.outgoing:
+                    outgoing += member.outgoing
         return outgoing
 
     async def _claim_for(
@@ -330,26 +347,30 @@ class Completer:
         """Claims of one handler. Gives back those whose records may go out."""
         fresh: dict[bytes, int] = {}
         for member in members:
-            if member.claim_key in known.failures:
-                group.again[member] = standing(member.item.event.payload_hash, known.failures[member.claim_key])
+            event = member.item.event
+            if known.failures and (found := known.failures.get(member.claim_key)) is not None:
+                group.again[member] = standing(event.payload_hash, found)
             else:
-                fresh.setdefault(member.item.event.event_id, member.item.event.payload_hash)
+                fresh.setdefault(event.event_id, event.payload_hash)
         rows = sorted(fresh.items())
         claimed = await claim.claim(conn, self._tables, handler_id, COMMAND_VERSION, rows, optimistic=False)
         reach(Point.CLAIMED, members[0].track)
+        if claimed.new is None and len(fresh) == len(members):
+            group.durable += members
+            group.handled += members
+            return members
         ours = set(fresh if claimed.new is None else claimed.new)
         hashes = {**fresh, **claimed.taken}
         return [member for member in members if member not in group.again and _is_ours(group, member, ours, hashes)]
 
     async def _close(self, conn: AsyncConnection, group: _Group) -> None:
         """Step 8: the checkpoints of the lane tracks, below the lowest incomplete event."""
-        offsets: defaultdict[tuple[str, int, Partition], list[int]] = defaultdict(list)
         for member in group.durable:
-            offsets[(member.track, member.handler_id, member.item.partition)].append(member.item.offset)
-        for (track, handler_id, partition), done in offsets.items():
-            holding = group.holdings[partition]
-            old = holding.checkpoints[(handler_id, COMMAND_VERSION)]
-            new = self._progress.prospect(track, partition, holding.epoch, done)
+            partition, epoch, offset, _ = member.item
+            group.done[_Share(member.track, member.handler_id, partition, epoch)].append(offset)
+        for (track, handler_id, partition, epoch), done in group.done.items():
+            old = group.holdings[partition].checkpoints[(handler_id, COMMAND_VERSION)]
+            new = self._progress.prospect(track, partition, epoch, done)
             if new is not None and new > old:
                 group.moves.append(
                     checkpoint.Move(handler_id, COMMAND_VERSION, partition.topic, partition.number, old, new)
@@ -358,22 +379,17 @@ class Completer:
 
     def _report(self, group: _Group) -> None:
         """The commit was answered: tell the engine, remember the checkpoints, trust look-ups again."""
-        if lanes := [lane for member in group.durable if (lane := member.lane) is not None]:
+        if lanes := [lane for m in group.durable if m.fate is not None and (lane := m.lane) is not None]:
             self._parked.committed(lanes)
             self._progress.queued()
         for move in group.moves:
             holding = group.holdings[Partition(move.topic, move.partition)]
             holding.checkpoints[(move.handler_id, move.version)] = move.new
-        done: defaultdict[tuple[str, Partition, int], list[int]] = defaultdict(list)
-        for member in group.durable:
-            done[(member.track, member.item.partition, member.item.epoch)].append(member.item.offset)
-        self._progress.finished([Finished(*key, tuple(offsets)) for key, offsets in done.items()])
+        self._progress.finished([Finished(t, p, epoch, tuple(done)) for (t, _, p, epoch), done in group.done.items()])
         if group.wrote_outbox or any(member.claimed for member in group.members):
             self._progress.wrote_outbox()
-        lost = {
-            (member.item.partition, member.item.epoch) for member in group.members if not self._is_held(group, member)
-        }
-        for partition, epoch in lost:
+        held = {(partition, holding.epoch) for partition, holding in group.holdings.items()}
+        for partition, epoch in {member.item[:2] for member in group.members} - held:
             self._progress.lost(partition, epoch)
         self._count(group)
         for member in group.members:
@@ -381,19 +397,21 @@ class Completer:
                 member.landed()
 
     def _count(self, group: _Group) -> None:
+        runs: defaultdict[str, list[float]] = defaultdict(list)
+        skipped: defaultdict[str, int] = defaultdict(int)
         for member in group.handled:
             if member.skipped:
-                self._meter.skipped(member.track, 1)
+                skipped[member.track] += 1
             else:
-                self._meter.handled(member.track, 1, member.seconds)
+                runs[member.track].append(member.seconds)
+        for track, seconds in runs.items():
+            self._meter.handled_each(track, seconds)
+        for track, n in skipped.items():
+            self._meter.skipped(track, n)
         for member in group.put:
             self._rows.tell(member)
         for track, n in group.duplicates.items():
             self._meter.duplicates(track, n)
-
-    def _is_held(self, group: _Group, member: Completion) -> bool:
-        holding = group.holdings.get(member.item.partition)
-        return holding is not None and holding.epoch == member.item.epoch
 
 
 def _is_ours(group: _Group, member: Completion, ours: set[bytes], hashes: Mapping[bytes, int]) -> bool:

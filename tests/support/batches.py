@@ -44,6 +44,9 @@ class Counts(Counter[tuple[str, ...]]):
     def handled(self, handler: str, n: int, seconds: float) -> None:
         self["handled", handler] += n
 
+    def handled_each(self, handler: str, seconds: Sequence[float]) -> None:
+        self["handled", handler] += len(seconds)
+
     def skipped(self, handler: str, n: int) -> None:
         self["skipped", handler] += n
 
