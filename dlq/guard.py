@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -23,8 +23,7 @@ FRAMES_MAX: Final = 20
 log = structlog.get_logger("tidegate.events")
 
 
-@dataclass(frozen=True, slots=True)
-class Returned(Generic[T]):
+class Returned(NamedTuple, Generic[T]):
     """The function came back with this."""
 
     value: T
@@ -65,16 +64,26 @@ async def guarded(call: Awaitable[T], deadline_s: float, calls: OpenCalls | None
     `Raised.error` is a `DeadlineError` that carries where it stood. One whose calls outlast even their own deadlines is
     left to itself: cancelling it would lose what it may still learn.
     """
-    task = asyncio.ensure_future(_contained(call))
+    task = asyncio.ensure_future(contained(call))
     try:
         await _until(task, deadline_s)
+    except asyncio.CancelledError:
+        await call_off(task, calls)
+        raise
+    return result_of(task) if task.done() else await past_deadline(task, deadline_s, calls)
+
+
+async def past_deadline(
+    task: asyncio.Future[T], deadline_s: float, calls: OpenCalls | None = None
+) -> Returned[T] | Raised:
+    """What `guarded` does with a function whose time is over."""
+    try:
         closed = task.done() or await _calls_closed(task, calls)
     except asyncio.CancelledError:
-        if await _calls_closed(task, calls):
-            await _cancel(task)
+        await call_off(task, calls)
         raise
     if task.done():
-        return _result(task)
+        return result_of(task)
     frames = _frames(task)
     where = "".join(_shown(frame) for frame in frames)
     log.warning("handler_past_deadline", deadline_s=deadline_s, where=where, threads=thread_stacks())
@@ -84,6 +93,12 @@ async def guarded(call: Awaitable[T], deadline_s: float, calls: OpenCalls | None
     else:
         task.add_done_callback(looked_at)
     return Raised(DeadlineError(f"no end after {deadline_s:g} s; it stood at {where}", stood_at), timed_out=True)
+
+
+async def call_off(task: asyncio.Future[Any], calls: OpenCalls | None = None) -> None:
+    """Cancel a user's function, once no call of it is open; one whose calls outlast their deadlines is left."""
+    if await _calls_closed(task, calls):
+        await _cancel(task)
 
 
 async def _until(task: asyncio.Future[Any], timeout_s: float) -> None:
@@ -117,7 +132,7 @@ class HandlerLeft(Exception):
     """A function raised what is no `Exception` (`sys.exit`, a library's own way out): its event's failure like any."""
 
 
-async def _contained(call: Awaitable[T]) -> T:
+async def contained(call: Awaitable[T]) -> T:
     """What asyncio would end the whole process for ends one event. A cancellation and Ctrl-C are nobody's failure."""
     try:
         return await call
@@ -145,7 +160,8 @@ def contained_call(function: Callable[..., T], *args: Any) -> Returned[T] | Rais
         return Raised(HandlerLeft(f"it raised {type(error).__name__}, which is no way to end an event"))
 
 
-def _result(task: asyncio.Future[T]) -> Returned[T] | Raised:
+def result_of(task: asyncio.Future[T]) -> Returned[T] | Raised:
+    """What a task that ran `contained` came to."""
     try:
         return Returned(task.result())
     except asyncio.CancelledError as error:

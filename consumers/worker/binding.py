@@ -11,7 +11,7 @@ from ...inbox.event import Event
 from ...projections.batch import BoundProjection, Ran
 from ...projections.projection import Projection
 from ..injection import read_wants
-from .handling import HandlerContext, Mediator
+from .handling import BatchParts, HandlerContext, Mediator
 from .publishing import Encoder, Publication
 from .transaction import OpenTx
 from .watching import Running
@@ -25,7 +25,7 @@ def bind(
 
     async def project(events: Sequence[Event[Any]], tx: AsyncConnection) -> Ran:
         publication, open_tx = Publication(encoder, name, events[-1]), OpenTx(tx)
-        context = HandlerContext(events[-1], 1, open_tx, publication, events=events)
+        context = HandlerContext(events[-1], 1, BatchParts(open_tx, publication), events)
         try:
             with running.handling(name, events[0]):
                 returned = await mediator.handle(projection.function, wants, (events, tx), context)

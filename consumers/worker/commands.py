@@ -1,20 +1,33 @@
 """Runs command handlers: attempts, bounded retries, and what their end means. Order is the engine's, durability the
 completer's.
+
+Two ways, one meaning. `take_off` starts a first attempt in a task of the handler's own; where it comes back with plain
+success it goes straight to the completer. Everything else (an error, a transaction, an outcome that is no success, a
+deadline, an id that was seen before) is `run`'s, which takes a first attempt over where there is one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, Final, NamedTuple, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.breakers import DeadBreakers
 from ...dlq.fates import BEHIND, REVIEW, ForReview, Later
-from ...dlq.guard import HandlerRaised, Raised, contained_call, guarded
+from ...dlq.guard import (
+    HandlerRaised,
+    Raised,
+    Returned,
+    contained,
+    contained_call,
+    guarded,
+    past_deadline,
+    result_of,
+)
 from ...dlq.outcomes import outcome_of
 from ...dlq.reporting import COMMAND, report_skipped
 from ...dlq.retry import RetryState
@@ -32,26 +45,20 @@ from ...inbox.points import Point, reach
 from ...inbox.store import STORE_ERRORS, Store
 from ..app import Command
 from ..engine.signals import LaneItem
+from .attempt import Attempt, BoundCommand, Tools
 from .attempts import Attempts, Subject
 from .completing import Completer
 from .completion import COMMAND_VERSION, Completion, Fate, conflict_fate
 from .dependencies import Dependencies
 from .effects import Effects
+from .first_attempts import FirstAttempt, FirstAttempts
 from .handling import HandlerContext, Mediator, NothingToDo
 from .parked_keys import Lane, ParkedKeys
-from .publishing import Encoder, Publication
-from .repeats import CONFLICT, REPEAT, InFlight, standing
+from .places import Places
+from .publishing import Encoder
+from .repeats import CONFLICT, REPEAT, Flight, InFlight, standing
 from .transaction import LazyTx
 from .watching import Running
-
-
-@dataclass(frozen=True, slots=True)
-class BoundCommand:
-    """A command with its handler id in the database."""
-
-    command: Command
-    handler_id: int
-
 
 ENDED_ITSELF: Final = Dead(
     Reason.REJECTED, "the handler ended the transaction of ctx.tx itself: leave commit and rollback to the framework"
@@ -60,9 +67,11 @@ ENDED_ITSELF: Final = Dead(
 Finish = Callable[[AsyncConnection], Awaitable[None]]
 """Ends a row of the slow way in the transaction that claims its event."""
 
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+"""Runs a coroutine as a task whose error ends the worker."""
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+
+class Ended(NamedTuple):
     """How the attempts ended. `claimed`: the claim is durable; as a `repeat` it is another transaction's."""
 
     outgoing: tuple[outbox.NewOutgoing, ...] = ()
@@ -70,6 +79,28 @@ class Ended:
     claimed: bool = False
     repeat: bool = False
     skipped: bool = False
+
+
+SUCCESS: Final = Ended()
+
+DONE: Final = Returned(None)
+"""The handler came back and said nothing, which says that it is done."""
+
+
+class _Begun(NamedTuple):
+    """An attempt that has come back already."""
+
+    attempt: Attempt
+    outcome: Returned[object] | Raised
+
+
+def nobody_waits() -> None:
+    """For an event that nothing waits for."""
+
+
+async def _failed(error: BaseException) -> None:
+    """Spawned, it ends the worker."""
+    raise error
 
 
 @final
@@ -100,19 +131,18 @@ class CommandRunner:
         running: Running,
     ) -> None:
         self._store = store
-        self._consumer = consumer
         self._holdings = holdings
         self._mediator = mediator
-        self._encoder = encoder
+        self._tools = Tools(store, consumer, encoder, effects)
         self._completer = completer
         self._dependencies = dependencies
         self._meter = meter
         self._clock = clock
         self._attempts = attempts
-        self._effects = effects
         self.breakers = breakers
         self._parked = parked
-        self._places: dict[str, asyncio.Semaphore] = {}
+        self._places: dict[str, Places] = {}
+        self._first: dict[str, FirstAttempts] = {}
         self._returned = returned
         self._lost = lost
         self._running = running
@@ -153,24 +183,100 @@ class CommandRunner:
     @staticmethod
     def _completion(
         bound: BoundCommand, item: LaneItem, ended: Ended, *, attempts: int = 1, seconds: float = 0.0,
-        landed: Callable[[], None] | None = None,
+        landed: Callable[[], None] = nobody_waits,
     ) -> Completion:  # fmt: skip
-        completion = Completion(
-            bound.command.name, bound.handler_id, item, bound.command.policy, ended.outgoing, ended.fate, attempts,
-            ended.claimed, ended.repeat, ended.skipped, seconds,
+        outgoing, fate, claimed, repeat, skipped = ended
+        return Completion(
+            bound.command.name, bound.handler_id, item, bound.command.policy, outgoing, fate, attempts, claimed, repeat,
+            skipped, seconds, landed,
         )  # fmt: skip
-        return completion if landed is None else replace(completion, landed=landed)
+
+    # ---------------------------------------------------------------------------------------------- the common way
+
+    def take_off(self, bound: BoundCommand, item: LaneItem, made: object | None, spawn: Spawn) -> bool:
+        """Start the first attempt at `made`, what the trigger made of the event. False: `run` it instead."""
+        command, holding = bound.command, self._holdings.current(item.partition, item.epoch)
+        key = (bound.handler_id, item.event.event_id)
+        if made is None or holding is None or not self.in_flight.is_free(key) or not self._place(command).take():
+            return False
+        attempt = Attempt(self._tools, bound, item, holding, 1)
+        flight = self.in_flight.enter_free(key)
+        reach(Point.BEFORE_HANDLER, command.name)
+        running = self._running.begin(command.name, item.event)
+        handling = contained(self._mediator.carry_out(command, HandlerContext(item.event, 1, attempt), made))
+        task = asyncio.get_running_loop().create_task(handling)
+        first = FirstAttempt(attempt, flight, task, time.perf_counter(), running)
+        self._under_way(bound, spawn).add(first)
+        task.add_done_callback(partial(self._came_back, first, spawn))
+        return True
+
+    def _under_way(self, bound: BoundCommand, spawn: Spawn) -> FirstAttempts:
+        name, deadline_s = bound.command.name, bound.command.deadline_s
+        under_way = self._first.get(name)
+        if under_way is None:
+            under_way = self._first[name] = FirstAttempts(deadline_s, lambda first: spawn(self._past_deadline(first)))
+        return under_way
+
+    def _came_back(self, first: FirstAttempt, spawn: Spawn, task: asyncio.Task[Any]) -> None:
+        """A handler came back."""
+        if self._first[first.attempt.handler].remove(first):
+            self._running.end(first.running)
+            reach(Point.AFTER_HANDLER, first.attempt.handler)
+            try:
+                self._look_at(first, spawn)
+            except BaseException as error:  # in a function that the loop calls it would be logged, and all would wait
+                spawn(_failed(error))
+                raise
+
+    def _look_at(self, first: FirstAttempt, spawn: Spawn) -> None:
+        """Nearly always it is success and nothing else, and ends here."""
+        attempt, outcome = first.attempt, first.attempt.leave(result_of(first.task))
+        if isinstance(outcome, Raised) or outcome.value is not None or attempt.opened is not None:
+            spawn(self._go_on(first, outcome))
+            return
+        name = attempt.handler
+        self.breakers.fine(name)
+        self._places[name].give_back()
+        self._returned(name)
+        ended = Ended(attempt.outgoing) if attempt.outgoing else SUCCESS
+        seconds = time.perf_counter() - first.began_s
+        self._completer.add(self._completion(attempt.bound, attempt.item, ended, seconds=seconds, landed=first.flight))
+
+    async def _past_deadline(self, first: FirstAttempt) -> None:
+        """A handler did not come back in time."""
+        attempt = first.attempt
+        try:
+            outcome = await past_deadline(first.task, attempt.bound.command.deadline_s, attempt)
+        finally:
+            self._running.end(first.running)
+        await self._go_on(first, attempt.leave(outcome))
+
+    async def _go_on(self, first: FirstAttempt, outcome: Returned[object] | Raised) -> None:
+        """What a first attempt came to is more than plain success."""
+        bound, item = first.attempt.bound, first.attempt.item
+        await self._carry_through(bound, item, first.flight, first.began_s, begun=_Begun(first.attempt, outcome))
+
+    async def call_off(self) -> None:
+        """The worker stops: first attempts that are under way are cut off, once their calls are over."""
+        await asyncio.gather(*(under_way.call_off() for under_way in self._first.values()))
+
+    # --------------------------------------------------------------------------------------------- every other way
 
     async def run(self, bound: BoundCommand, item: LaneItem, made: object | None = None) -> None:
         """Handle one event to its end, then hand it to the completer. Losing the partition is no failure.
 
         `made` is what the trigger made of it already.
         """
-        name = bound.command.name
         leave, ask = await self.in_flight.enter((bound.handler_id, item.event.event_id))
-        started = time.perf_counter()
+        await self._carry_through(bound, item, leave, time.perf_counter(), ask=ask, made=made)
+
+    async def _carry_through(
+        self, bound: BoundCommand, item: LaneItem, leave: Flight, started: float, *,
+        ask: bool = False, made: object | None = None, begun: _Begun | None = None,
+    ) -> None:  # fmt: skip
+        name = bound.command.name
         try:
-            ended, attempts = await self._until_admitted(bound, item, ask=ask, made=made)
+            ended, attempts = await self._until_admitted(bound, item, ask=ask, made=made, begun=begun)
         except OwnershipLost:
             leave()
             self._meter.lost(1)
@@ -184,18 +290,22 @@ class CommandRunner:
         self._completer.add(self._completion(bound, item, ended, attempts=attempts, seconds=seconds, landed=leave))
 
     async def _until_admitted(
-        self, bound: BoundCommand, item: LaneItem, *, ask: bool, made: object | None
+        self, bound: BoundCommand, item: LaneItem, *, ask: bool, made: object | None, begun: _Begun | None
     ) -> tuple[Ended, int]:
         """Its end, once the breaker on dead letters lets it be one: held back, it begins anew."""
         while True:
-            ended = await self._known(bound, item.event) if ask else None
-            ended, attempts = (ended, 1) if ended is not None else await self._until_ended(bound, item, made=made)
+            known = await self._known(bound, item.event) if ask else None
+            if known is not None:
+                ended, attempts = known, 1
+            else:
+                ended, attempts = await self._until_ended(bound, item, made=made, begun=begun)
             if not isinstance(ended.fate, Dead) or ended.fate is REPEAT:
                 if ended.fate is None:  # told at once: behind a hundred in one group, their order would be lost
                     self.breakers.fine(bound.command.name)
                 return ended, attempts
             if await self.breakers.admits(bound.command.name):
                 return ended, attempts
+            begun = None
 
     async def _known(self, bound: BoundCommand, event: Event[Any]) -> Ended | None:
         """What the inbox says of an id that was seen before; None where it is still to be handled."""
@@ -232,18 +342,28 @@ class CommandRunner:
         row_id: int = 0,
         made: object | None = None,
         state: RetryState | None = None,
+        begun: _Begun | None = None,
     ) -> tuple[Ended, int]:
+        """`begun`: an attempt that has come back, and holds its place."""
         command, number = bound.command, state.attempts_total if state is not None else 0
 
         async def attempt() -> Ended:
-            nonlocal number
+            nonlocal number, begun
             number += 1
-            return await self._attempt(bound, item, number, finish, row_id, made)
+            if begun is None:
+                return await self._attempt(bound, item, number, finish, row_id, made)
+            (attempt, outcome), begun = begun, None
+            return await self._conclude(attempt, outcome, finish, row_id)
 
-        async with self._place(command):
+        place = self._place(command)
+        if begun is None:
+            await place.wait()
+        try:
             settled = await self._attempts.until_settled(
                 Subject(command.name, COMMAND, item.event, command.policy), attempt, state
             )
+        finally:
+            place.give_back()
         if settled.value is not None:
             return settled.value, settled.attempts
         if settled.skipped is not None:
@@ -251,31 +371,33 @@ class CommandRunner:
             return Ended(skipped=True), settled.attempts
         return Ended(fate=settled.fate), settled.attempts
 
-    def _place(self, command: Command) -> asyncio.Semaphore:
+    def _place(self, command: Command) -> Places:
         """The fast way and the slow one share the places of a handler: together they run no more than it declares."""
         place = self._places.get(command.name)
         if place is None:
-            place = self._places[command.name] = asyncio.Semaphore(command.concurrency)
+            place = self._places[command.name] = Places(command.concurrency)
         return place
 
     async def _attempt(
         self, bound: BoundCommand, item: LaneItem, number: int, finish: Finish | None, row_id: int, made: object | None
     ) -> Ended:
         """One attempt. Raises HandlerRaised with what the user's function raised, or what the database did."""
-        event = item.event
+        event, name = item.event, bound.command.name
         if event.is_tombstone:
             return Ended(fate=Dead(Reason.TOMBSTONE, "a tombstone says that its key is gone: there is nothing to do"))
-        holding = self._holding(item)
-        desk = self._effects.desk(bound.command.name, bound.handler_id, event, holding)
-        tx = LazyTx(self._store, self._consumer, item.partition, holding.fence_epoch, desk.before_tx)
-        desk.watch(tx)
-        publication = Publication(self._encoder, bound.command.name, event)
-        context = HandlerContext(event, number, tx, publication, desk)
-        reach(Point.BEFORE_HANDLER, bound.command.name)
-        with self._running.handling(bound.command.name, event):
-            handling = self._mediator.carry_out(bound.command, context, made)
-            outcome = desk.leave(await guarded(handling, bound.command.deadline_s, desk))
-        reach(Point.AFTER_HANDLER, bound.command.name)
+        attempt = Attempt(self._tools, bound, item, self._holding(item), number)
+        reach(Point.BEFORE_HANDLER, name)
+        with self._running.handling(name, event):
+            handling = self._mediator.carry_out(bound.command, HandlerContext(event, number, attempt), made)
+            outcome = attempt.leave(await guarded(handling, bound.command.deadline_s, attempt))
+        reach(Point.AFTER_HANDLER, name)
+        return await self._conclude(attempt, outcome, finish, row_id)
+
+    async def _conclude(
+        self, attempt: Attempt, outcome: Returned[object] | Raised, finish: Finish | None, row_id: int
+    ) -> Ended:
+        """What an attempt that came back amounts to; its transaction is committed with the claim, or undone."""
+        tx, event = attempt.tx, attempt.event
         await tx.seal()
         if isinstance(outcome, Raised):
             await tx.close(outcome.error)
@@ -289,19 +411,18 @@ class CommandRunner:
             if tx.opened is not None:
                 await tx.opened.rollback()
             await tx.close()
-            return Ended(
-                fate=returned if isinstance(returned, Dead) else ForReview(Verdict(REVIEW, returned.why), number)
-            )
-        outgoing = tuple(publication.outgoing)
+            unknown = Verdict(REVIEW, returned.why)
+            return Ended(fate=returned if isinstance(returned, Dead) else ForReview(unknown, attempt.number))
         skipped = isinstance(outcome.value, NothingToDo) or isinstance(returned, Skipped)
+        done = Ended(attempt.outgoing, skipped=skipped)
         if tx.opened is None:
-            return Ended(outgoing, skipped=skipped)
+            return done
         if tx.ended_by_handler:
             await tx.opened.rollback()
             await tx.close()
             return Ended(fate=ENDED_ITSELF)
         try:
-            ended = await self._complete_in(tx, bound, event, Ended(outgoing, skipped=skipped), finish, row_id)
+            ended = await self._complete_in(tx, attempt.bound, event, done, finish, row_id)
         except BaseException as error:
             await tx.close(error)
             raise
@@ -337,7 +458,7 @@ class CommandRunner:
             await finish(conn)
         await outbox.put(conn, tables, list(ended.outgoing))
         await tx.commit()
-        return replace(ended, claimed=True)
+        return ended._replace(claimed=True)
 
     def _holding(self, item: LaneItem) -> Holding:
         holding = self._holdings.current(item.partition, item.epoch)

@@ -37,39 +37,67 @@ NO_CALLS_IN_PROJECTIONS: Final = (
 )
 
 
-class Calls(Protocol):
-    """Makes the calls of one attempt."""
+class Parts(Protocol):
+    """What a handler may ask for in one attempt."""
+
+    @property
+    def handler(self) -> str:
+        """The projection or command."""
+        ...
+
+    @property
+    def tx(self) -> Tx:
+        """The transaction."""
+        ...
+
+    @property
+    def publication(self) -> Publication:
+        """What is published."""
+        ...
 
     def effect(self, effect: str | Effect, operation_id: str | None, request: object) -> EffectCall:
-        """A call that is about to be made."""
+        """A call that is about to be made. Raises EffectMisused where none may be."""
         ...
+
+
+@final
+class BatchParts:
+    """Those of a projection: the batch's own transaction, and no calls."""
+
+    def __init__(self, tx: Tx, publication: Publication) -> None:
+        self.handler = publication.handler
+        self.tx = tx
+        self.publication = publication
+
+    def effect(self, effect: str | Effect, operation_id: str | None, request: object) -> EffectCall:
+        """Never."""
+        raise EffectMisused(NO_CALLS_IN_PROJECTIONS)
 
 
 @final
 class HandlerContext:
     """`Context` for one attempt."""
 
+    __slots__ = ("_parts", "_session", "attempt", "event", "events")
+
     def __init__(
-        self,
-        event: Event[Any],
-        attempt: int,
-        tx: Tx,
-        publication: Publication,
-        calls: Calls | None = None,
-        events: Sequence[Event[Any]] | None = None,
+        self, event: Event[Any], attempt: int, parts: Parts, events: Sequence[Event[Any]] | None = None
     ) -> None:
         self.event = event
         self.events = (event,) if events is None else events
         self.attempt = attempt
-        self.tx = tx
+        self._parts = parts
         self._session: LazySession | None = None
-        self.publication = publication
-        self._calls = calls
 
     @property
     def handler(self) -> str:
         """The projection or command."""
-        return self.publication.handler
+        return self._parts.handler
+
+    @property
+    def tx(self) -> Tx:
+        """The transaction."""
+        return self._parts.tx
 
     @property
     def session(self) -> LazySession:
@@ -78,15 +106,10 @@ class HandlerContext:
             self._session = LazySession(self.tx)
         return self._session
 
-    async def finish(self) -> None:
-        """The handler came back: what the session holds is written, where one was asked for."""
-        if self._session is not None:
-            await self._session.finish()
-
-    async def close(self) -> None:
-        """The handling has ended."""
-        if self._session is not None:
-            await self._session.close()
+    @property
+    def opened_session(self) -> LazySession | None:
+        """The session, where the handler asked for one."""
+        return self._session
 
     @property
     def operation_id(self) -> str:
@@ -100,9 +123,7 @@ class HandlerContext:
 
     def effect(self, effect: str | Effect, *, operation_id: str | None = None, request: object = None) -> EffectCall:
         """A call to the outside."""
-        if self._calls is None:
-            raise EffectMisused(NO_CALLS_IN_PROJECTIONS)
-        return self._calls.effect(effect, operation_id, request)
+        return self._parts.effect(effect, operation_id, request)
 
     async def publish(
         self,
@@ -114,7 +135,7 @@ class HandlerContext:
         name: str = "",
     ) -> None:
         """Send by the outbox."""
-        await self.publication.publish(topic, value, key, headers, name)
+        await self._parts.publication.publish(topic, value, key, headers, name)
 
 
 @final
@@ -187,6 +208,7 @@ class Mediator:
         self._middlewares = app.middlewares
         self._threads = threads
         self._arguments: dict[Callable[..., Any], dict[str, object]] = {}
+        self._async: dict[Callable[..., Any], bool] = {}
 
     async def carry_out(self, command: Command, context: HandlerContext, made: object | None = None) -> object:
         """Run the trigger (unless what it `made` is there), then the handler; what it returned, or NothingToDo.
@@ -206,12 +228,17 @@ class Mediator:
         self, function: Callable[..., Any], wants: Wants, subjects: tuple[object, ...], context: HandlerContext
     ) -> object:
         """Call a handler function through the middleware; what its session holds is flushed behind both."""
-        handler = partial(self.call, function, wants, subjects, context)
         try:
-            returned = await (self._through(self._middlewares, context, handler) if self._middlewares else handler())
-            await context.finish()
+            if self._middlewares:
+                handler = partial(self.call, function, wants, subjects, context)
+                returned = await self._through(self._middlewares, context, handler)
+            else:
+                returned = await self.call(function, wants, subjects, context)
+            if (session := context.opened_session) is not None:
+                await session.finish()
         finally:
-            await context.close()
+            if (session := context.opened_session) is not None:
+                await session.close()
         return returned
 
     async def _through(
@@ -227,7 +254,7 @@ class Mediator:
         self, function: Callable[..., Any], wants: Wants, subjects: tuple[object, ...], context: HandlerContext | None
     ) -> Any:
         """Call a user's function: `async def` on the loop, `def` in a thread of its own."""
-        if inspect.iscoroutinefunction(function):
+        if self._is_async(function):
             return await function(*subjects, **self._with_context(function, wants, len(subjects), context))
         loop = asyncio.get_running_loop()
         blocking = BlockingHandlerContext(context, loop) if context is not None else None
@@ -237,6 +264,13 @@ class Mediator:
         here = contextvars.copy_context()  # what a middleware bound for the log is bound in the thread too
         carried_out = partial(_in_thread, lambda: function(*given, **arguments))
         return await loop.run_in_executor(self._threads, lambda: here.run(carried_out))
+
+    def _is_async(self, function: Callable[..., Any]) -> bool:
+        """Whether it is `async def`; looked at once for each function."""
+        known = self._async.get(function)
+        if known is None:
+            known = self._async[function] = inspect.iscoroutinefunction(function)
+        return known
 
     def _with_context(
         self, function: Callable[..., Any], wants: Wants, taken: int, context: object | None

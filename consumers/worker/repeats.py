@@ -8,7 +8,7 @@ have been replayed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, final
 
 from ...inbox.claim import FailureFound
@@ -33,11 +33,36 @@ Key = tuple[int, bytes]
 
 
 @final
+class Flight:
+    """An id that is being handled here. Call it once it is durable."""
+
+    __slots__ = ("_flying", "_key", "_waiting")
+
+    def __init__(self, flying: dict[Key, Flight], key: Key) -> None:
+        self._flying = flying
+        self._key = key
+        self._waiting: asyncio.Event | None = None
+        flying[key] = self
+
+    def __call__(self) -> None:
+        if self._flying.get(self._key) is self:
+            del self._flying[self._key]
+        if self._waiting is not None:
+            self._waiting.set()
+
+    async def landed(self) -> None:
+        """Return once it is durable."""
+        if self._waiting is None:
+            self._waiting = asyncio.Event()
+        await self._waiting.wait()
+
+
+@final
 class InFlight:
     """Which ids are being handled here. Owned by the event loop."""
 
     def __init__(self) -> None:
-        self._flying: dict[Key, asyncio.Event] = {}
+        self._flying: dict[Key, Flight] = {}
         self._suspects: dict[Key, None] = {}
 
     def suspect(self, key: Key) -> None:
@@ -46,11 +71,11 @@ class InFlight:
         if len(self._suspects) > SUSPECTS_MAX:
             del self._suspects[next(iter(self._suspects))]
 
-    async def enter(self, key: Key) -> tuple[Callable[[], None], bool]:
+    async def enter(self, key: Key) -> tuple[Flight, bool]:
         """Wait until nobody handles the id. Gives back what to call once it is durable, and whether to ask first."""
         ask = key in self._suspects
         while (other := self._flying.get(key)) is not None:
-            await other.wait()
+            await other.landed()
             ask = True
         return self.enter_free(key), ask
 
@@ -58,13 +83,6 @@ class InFlight:
         """Nobody handles the id, and nothing is to be asked first."""
         return key not in self._flying and key not in self._suspects
 
-    def enter_free(self, key: Key) -> Callable[[], None]:
+    def enter_free(self, key: Key) -> Flight:
         """Handle an id that nobody handles."""
-        mine = self._flying[key] = asyncio.Event()
-
-        def leave() -> None:
-            if self._flying.get(key) is mine:
-                del self._flying[key]
-            mine.set()
-
-        return leave
+        return Flight(self._flying, key)

@@ -173,7 +173,8 @@ class Assembly:
             for projection in consumer.projections.values()
         ]
         appliers = self._appliers(projections)
-        runner, attempts, parked = self._commands_way()
+        self._runner, attempts, parked = self._commands_way()
+        runner = self._runner
         raisers = self._raisers(appliers, commands)
         self._slow_way = SlowWay(
             store, name, self._holdings, intake, ids, commands, {bound.handler_id: bound for bound in projections},
@@ -325,7 +326,7 @@ class Assembly:
         self._board.polled_at = lambda: last_turn_s  # a client that was stopped does not answer, and probes go on
         await self._kafka.stop(self._settings.worker.close_budget_s)
         fences = self._holdings.fences([holding.partition for holding in self._holdings])
-        await self.worker.cancel_all()
+        await asyncio.gather(self._runner.call_off(), self.worker.cancel_all())
         await self._effects.ledger.close()
         await self._reconciler.give_up()
         await self._sealer.give_up()

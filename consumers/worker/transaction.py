@@ -65,8 +65,10 @@ class LazyTx:
         partition: Partition,
         fence_epoch: int,
         before_open: Callable[[], None] | None = None,
+        *,
+        closed: bool = False,
     ) -> None:
-        """`before_open` may raise: then it is not opened."""
+        """`before_open` may raise: then it is not opened. `closed`: its handling is over already."""
         self._before_open = before_open
         self.asked_for = False
         self._store = store
@@ -77,7 +79,7 @@ class LazyTx:
         self._stack = AsyncExitStack()
         self._conn: AsyncConnection | None = None
         self._begun: AsyncTransaction | None = None
-        self._closed = False
+        self._closed = closed
         self._statements = _Statements()
 
     @property

@@ -31,23 +31,32 @@ class Running:
     """
 
     def __init__(self) -> None:
-        self._running: dict[int, tuple[str, str]] = {}
+        self._running: dict[int, tuple[str, Event[Any]]] = {}
         self._number = 0
+
+    def begin(self, handler: str, event: Event[Any]) -> int:
+        """A handler runs on this event (or on a batch that begins with it). Gives back what to `end`."""
+        self._number = number = self._number + 1
+        self._running[number] = (handler, event)
+        return number
+
+    def end(self, number: int) -> None:
+        """It came back."""
+        del self._running[number]
 
     @contextmanager
     def handling(self, handler: str, event: Event[Any]) -> Generator[None]:
-        """A handler runs on this event (or on a batch that begins with it)."""
-        self._number += 1
-        number = self._number
-        self._running[number] = (handler, f"{event.topic}/{event.partition}@{event.offset}")
+        """The same for a block."""
+        number = self.begin(handler, event)
         try:
             yield
         finally:
-            del self._running[number]
+            self.end(number)
 
     def describe(self) -> list[str]:
         """Each running handler with the place of its event."""
-        return [f"{handler} at {place}" for handler, place in tuple(self._running.values())]
+        running = tuple(self._running.values())
+        return [f"{handler} at {event.topic}/{event.partition}@{event.offset}" for handler, event in running]
 
 
 @final

@@ -55,7 +55,8 @@ from ..engine.signals import (
 )
 from ..health import HealthBoard
 from ..metrics import Metrics
-from .commands import BoundCommand, CommandRunner
+from .attempt import BoundCommand
+from .commands import CommandRunner
 from .committing import Committer
 from .dependencies import Dependencies
 from .handling import NothingToDo
@@ -250,7 +251,7 @@ class Worker:
             made = runner.make(bound, item)
             if isinstance(made, NothingToDo):
                 self.returned(action.track)
-            else:
+            elif not runner.take_off(bound, item, made, self.spawn):
                 self.spawn(runner.run(bound, item, made))
 
     async def _commit(self, action: Commit) -> None:
