@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from .answering import Answering
 from .faults import Fault as Fault
 from .faults import classify as classify
 from .finishing import to_the_end
@@ -69,6 +70,7 @@ class Database:
         self._url = url
         self.settings = settings if settings is not None else DatabaseSettings()
         self.application_name = f"{APPLICATION_NAME} {member}".strip()[:63]
+        self._answering = Answering()
         self._engine = self._new_engine(self.settings.pool_max)
         self._tx_engine = self._new_engine(self.settings.tx_pool_max)
 
@@ -78,11 +80,11 @@ class Database:
         A cancellation never interrupts BEGIN, COMMIT or ROLLBACK. One that hits a statement gives the connection up
         (the server rolls back) and is raised again once the pool has its place back.
         """
-        return _transaction(self._engine)
+        return _transaction(self._engine, self._answering)
 
     def user_transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """The same on a connection of the pool for `ctx.tx`."""
-        return _transaction(self._tx_engine)
+        return _transaction(self._tx_engine, self._answering)
 
     async def connection(self, **settings: str) -> asyncpg.Connection[Any]:
         """A connection outside the pools, with the same settings and these; whoever asks for it closes it."""
@@ -90,8 +92,9 @@ class Database:
 
     async def ping(self) -> None:
         """The health check: raises what `classify` understands if the database does not answer."""
-        async with self.transaction() as conn:
-            await conn.execute(sa.text("SELECT 1"))
+        if not await self._answering.answered():
+            async with self.transaction() as conn:
+                await conn.execute(sa.text("SELECT 1"))
 
     async def close(self) -> None:
         """Close all connections that are not in use."""
@@ -181,11 +184,11 @@ def _refuse_unusable(dbapi_connection: Any, _record: object, _proxy: object) -> 
 
 
 @asynccontextmanager
-async def _transaction(engine: AsyncEngine) -> AsyncGenerator[AsyncConnection, None]:
+async def _transaction(engine: AsyncEngine, answering: Answering) -> AsyncGenerator[AsyncConnection, None]:
     conn = await _checkout(engine)
     try:
         yield conn
-        await to_the_end(conn.commit())
+        await to_the_end(_commit(conn, answering))
     except asyncio.CancelledError:
         await to_the_end(_give_up(conn))
         raise
@@ -210,6 +213,16 @@ async def _begin(conn: AsyncConnection) -> None:
     await conn.begin()
 
 
+async def _commit(conn: AsyncConnection, answering: Answering) -> None:
+    """A commit of what sent no statement is none: nothing goes to the server, and nothing is learned of it."""
+    driver = _driver(conn)
+    if driver is None or not driver.is_in_transaction():
+        await conn.commit()
+        return
+    with answering.sending():
+        await conn.commit()
+
+
 async def _check_in(conn: AsyncConnection) -> None:
     """Back to the pool, rolled back; a connection that was lost in asyncpg's own calls is not, since nobody told it."""
     if _is_lost(conn):
@@ -221,8 +234,16 @@ def _is_lost(conn: AsyncConnection) -> bool:
     sync = conn.sync_connection
     if sync is None or sync.closed or sync.invalidated:
         return False
-    driver: asyncpg.Connection[Any] | None = sync.connection.driver_connection
+    driver = _driver(conn)
     return driver is None or driver.is_closed()
+
+
+def _driver(conn: AsyncConnection) -> asyncpg.Connection[Any] | None:
+    sync = conn.sync_connection
+    if sync is None or sync.closed or sync.invalidated:
+        return None
+    driver: asyncpg.Connection[Any] | None = sync.connection.driver_connection
+    return driver
 
 
 async def _give_up(conn: AsyncConnection) -> None:

@@ -64,6 +64,14 @@ class World:
         (number,) = await self.graveyard.bury(self.graveyard.event(next(self.offsets), key=None, tenant="acme"))
         return number
 
+    async def group(self) -> str:
+        """A group of letters, all of acme in billing/revenue."""
+        await self.letter()
+        gate = self.graveyard.gate()
+        async with gate.store.look() as conn:
+            (group,) = await grouping.grouped(conn, gate.store.tables, Filter(handler="revenue"))
+        return group.name
+
     async def waiting(self) -> int:
         """A retry that waits."""
         g = self.graveyard
@@ -162,12 +170,6 @@ async def _edit(gate: Gate, number: int) -> None:
     await editing.edit(gate.store, "ann", WHY, opened, b"repaired", as_text, check, gate.caller, dry_run=False)
 
 
-async def _note(gate: Gate, _: int) -> None:
-    async with gate.store.look() as conn:
-        (group,) = await grouping.grouped(conn, gate.store.tables, Filter(handler="revenue"))
-    await grouping.note(gate.store, group.name, "look here", "ann", WHY, gate.caller)
-
-
 async def _listed(gate: Gate, number: int) -> int:
     found = [entry.id for entry in await replay.list_letters(gate, Filter(), limit=10_000)]
     counted = sum(group.letters for group in await replay.list_groups(gate, Filter(), USUAL))
@@ -220,7 +222,9 @@ ACTS: Final[Mapping[Verb, PermissionAct]] = {
     Verb.DISCARD: PermissionAct("thing", World.letter, lambda g, n: _deed(g, discarding(), n)),
     Verb.EDIT: PermissionAct("thing", World.letter, _edit),
     Verb.REDACT: PermissionAct("thing", World.letter, lambda g, n: _deed(g, redacting(), n)),
-    Verb.NOTE: PermissionAct("handler", World.letter, _note),
+    Verb.NOTE: PermissionAct(
+        "handler", World.group, lambda g, n: grouping.note(g.store, n, "look here", "ann", WHY, g.caller)
+    ),
     Verb.LIST_REVIEW: PermissionAct("list", World.case, _cases, audited=False),
     Verb.SHOW_REVIEW: PermissionAct("thing", World.case, lambda g, n: review_cases.show(g, str(n)), audited=False),
     Verb.REVEAL_RESULT: PermissionAct(

@@ -1,6 +1,7 @@
 """Runs command lines one after the other in this process, as `tidegate` does; for tests that need very many of them.
 
-Reads a JSON list of {"words": [...], "token": "..."} from standard input; writes a list of [code, out, err].
+Reads a JSON list of {"words": [...], "token": "..."} from standard input; writes a list of [code, out, err]. With
+`--one-by-one` each line of the input is one of these, and each line of the output its answer.
 """
 
 from __future__ import annotations
@@ -34,6 +35,17 @@ def _text(stream: io.TextIOWrapper) -> str:
     return stream.read()
 
 
+def one_by_one() -> None:
+    """Answer each before the next one is read."""
+    for line in sys.stdin:
+        asked: dict[str, Any] = json.loads(line)
+        sys.stdout.write(json.dumps(run(asked["words"], asked["token"])) + "\n")
+        sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    lines: list[dict[str, Any]] = json.load(sys.stdin)
-    json.dump([run(line["words"], line["token"]) for line in lines], sys.stdout)
+    if "--one-by-one" in sys.argv:
+        one_by_one()
+    else:
+        lines: list[dict[str, Any]] = json.load(sys.stdin)
+        json.dump([run(line["words"], line["token"]) for line in lines], sys.stdout)

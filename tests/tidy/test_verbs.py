@@ -85,7 +85,7 @@ def test_every_act_that_is_built_is_in_the_permission_matrix() -> None:
 
 def test_every_act_that_mutates_is_audited_in_the_matrix() -> None:
     forgotten = {verb for verb, act in ACTS.items() if VERBS[verb].mutates and not act.audited}
-    assert forgotten <= {Verb.BACKFILL}, "a backfill's lines are looked at where a broker runs: test_backfills.py"
+    assert forgotten <= {Verb.BACKFILL}, "a backfill's lines are looked at where a broker runs: test_who_may_do_what.py"
 
 
 def test_every_command_has_its_verbs_or_says_why_it_needs_none() -> None:

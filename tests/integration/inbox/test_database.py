@@ -378,3 +378,43 @@ async def test_an_index_entry_that_is_too_large_is_the_datas_fault(db: Database,
 async def test_what_looks_bad_but_is_not_is_stored_as_it_is(db: Database, text: str) -> None:
     async with db.transaction() as conn:
         assert (await conn.execute(sa.text("SELECT CAST(:v AS text)"), {"v": text})).scalar_one() == text
+
+
+async def test_a_commit_that_is_sent_after_the_question_answers_it(db: Database, migrated_url: str) -> None:
+    """Whether the database answers is learned from a commit that is made anyway: no connection is free to ask by.
+
+    Case: B35
+    Parts: real (PostgreSQL)
+    Red when: inbox/database.py `_commit` does not pass through `sending`
+    """
+    small = Database(migrated_url, settings=DatabaseSettings(pool_max=1, tx_pool_max=1, pool_wait_s=0.2))
+    try:
+        async with small.transaction() as busy:
+            await busy.execute(sa.text("SELECT 1"))
+            async with small.user_transaction() as conn:
+                await conn.execute(sa.text("SELECT 1"))
+                asked = [asyncio.ensure_future(small.ping()) for _ in range(100)]
+                await asyncio.sleep(0)
+            await asyncio.gather(*asked)
+    finally:
+        await small.close()
+
+
+async def test_a_transaction_that_sent_nothing_answers_nothing(db: Database, migrated_url: str) -> None:
+    """Without a statement no commit goes to the server, so nothing is known of it.
+
+    Case: B35
+    Parts: real (PostgreSQL)
+    Red when: inbox/database.py `_commit` passes through `sending` whether or not the driver is in a transaction
+    """
+    small = Database(migrated_url, settings=DatabaseSettings(pool_max=1, tx_pool_max=1, pool_wait_s=0.2))
+    try:
+        async with small.transaction() as busy:
+            await busy.execute(sa.text("SELECT 1"))
+            async with small.user_transaction():
+                asked = asyncio.ensure_future(small.ping())
+                await asyncio.sleep(0)
+            with pytest.raises(exc.TimeoutError):
+                await asked
+    finally:
+        await small.close()

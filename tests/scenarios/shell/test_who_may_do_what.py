@@ -7,6 +7,7 @@ import datetime
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from typing import Any, Final
 import jwt
 import pytest
 import sqlalchemy as sa
+from confluent_kafka import Producer
 
 from tests.integration.dlq.conftest import Graveyard
+from tests.services.topics import Topic
 from tests.support.cli import ROOT, environment, tidegate
-from tests.support.permission_acts import World
-from tidegate.dlq.verbs import Role, Verb
+from tests.support.permission_acts import ACTS, World
+from tidegate.dlq.verbs import VERBS, Role, Verb
 from tidegate.inbox import audit_seal
 from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.handlers import register_handlers
@@ -36,21 +39,26 @@ POLICY: Final = "".join(
 )
 
 SHOP: Final = """
+import os
 from tidegate.consumers import App, Json, header
 
 app = App("shop", owner="tests")
-billing = app.consumer("billing", topics=["shop.orders"], codec=Json(), event_id=header("ce_id"))
+topic = os.environ.get("TOPIC", "shop.orders")
+billing = app.consumer("billing", topics=[topic], codec=Json(), event_id=header("ce_id"))
 
-@billing.projection("kept")
+@billing.projection("kept", only_if_newer=True)
 async def kept(events, tx):
     pass
 """
 
 WHY: Final = ("--reason", "a test")
 
+WINDOW: Final = ("--from", "2020-01-01", "--to", "2100-01-01")
+
 LINES: Final[dict[str, tuple[Verb, str, tuple[str, ...]]]] = {
     "dlq list": (Verb.LIST_LETTERS, "letter", ("--json", "--limit", "10000")),
     "dlq groups": (Verb.LIST_LETTERS, "", ()),
+    "dlq note": (Verb.NOTE, "group", ("{}", "--text", "look here", *WHY)),
     "dlq show": (Verb.SHOW_LETTER, "letter", ("{}",)),
     "dlq show --reveal": (Verb.REVEAL, "letter", ("{}", *WHY)),
     "dlq replay": (Verb.REPLAY, "letter", ("{}", "--all-tenants", "--yes", *WHY)),
@@ -71,6 +79,7 @@ LINES: Final[dict[str, tuple[Verb, str, tuple[str, ...]]]] = {
     "audit list": (Verb.LIST_AUDIT, "", ()),
     "audit export": (Verb.EXPORT_AUDIT, "", ()),
     "audit verify": (Verb.VERIFY_AUDIT, "", ()),
+    "backfill": (Verb.BACKFILL, "", ("billing", "--handler", "kept", "--all-tenants", *WINDOW, "--yes", *WHY)),
     "restored": (Verb.RESTORED, "", ("--consumer", "billing", "--yes", *WHY)),
 }
 """Each command: its verb, what is prepared for it, and the rest of its line."""
@@ -79,9 +88,9 @@ LOOKS: Final = {
     *("dlq list", "dlq groups", "dlq show", "review list", "review show", "breakers list", "handlers list"),
     *("audit list", "audit export", "audit verify"),
 }
-OPERATES: Final = {"dlq replay", "dlq discard", "dlq cancel", "breakers close"}
+OPERATES: Final = {"dlq replay", "dlq discard", "dlq cancel", "dlq note", "breakers close"}
 REVIEWS: Final = {"dlq show --reveal", "dlq export", "dlq edit", "review show --payload", "review resolve"}
-WHOLE: Final = {"breakers close", "handlers discard", "topic reset", "restored", "audit verify"}
+WHOLE: Final = {"dlq note", "breakers close", "handlers discard", "topic reset", "backfill", "restored", "audit verify"}
 """What concerns every tenant."""
 
 MAY: Final[dict[str, set[str]]] = {
@@ -123,19 +132,28 @@ class House:
         assert done.returncode == 0, done.stderr
         return [tuple(each) for each in json.loads(done.stdout)]
 
-    async def denials(self) -> int:
-        """How many lines of the audit say no."""
+    async def typed_alone(self, subject: str, *words: str) -> tuple[int, str, str]:
+        """Run one in a process of its own."""
+        variables = self.variables | {"TIDEGATE_TOKEN": self.token(subject)}
+        ended = await asyncio.to_thread(tidegate, *words, variables=variables)
+        return ended.code, ended.out, ended.err
+
+    async def lines_of(self, *, allowed: bool) -> Counter[str]:
+        """How many lines of the audit there are of each act, of those that were allowed, or that were denied."""
         async with self.world.graveyard.db.transaction() as conn:
-            asked = sa.text("SELECT count(*) FROM tidegate.audit WHERE NOT allowed")
-            return await conn.scalar(asked) or 0
+            asked = sa.text("SELECT act, count(*) AS n FROM tidegate.audit WHERE allowed = :allowed GROUP BY act")
+            rows = await conn.execute(asked, {"allowed": allowed})
+            return Counter({row.act: row.n for row in rows})
 
 
 @pytest.fixture
-async def house(migrated_url: str, tmp_path: Path, kafka_bootstrap: str) -> AsyncIterator[House]:
-    """All of it, on a database of this test's own."""
+async def house(migrated_url: str, tmp_path: Path, kafka_bootstrap: str, topic: Topic) -> AsyncIterator[House]:
+    """All of it, on a database and a topic of this test's own."""
     database = Database(migrated_url, member="test", settings=DatabaseSettings(pool_max=2, tx_pool_max=1))
     async with database.transaction() as conn:
-        handlers = await register_handlers(conn, tables(), "billing", ["revenue", "invoices"])
+        handlers = await register_handlers(conn, tables(), "billing", ["revenue", "invoices", "kept"])
+    orders = topic(partitions=1)
+    await asyncio.to_thread(_send, kafka_bootstrap, orders)
     (tmp_path / "policy.toml").write_text(POLICY)
     (tmp_path / "shop_of_roles.py").write_text(SHOP)
     (tmp_path / "repaired").write_bytes(b'{"cents": 100}')
@@ -143,6 +161,7 @@ async def house(migrated_url: str, tmp_path: Path, kafka_bootstrap: str) -> Asyn
         "TIDEGATE_DATABASE_URL": migrated_url,
         "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": kafka_bootstrap,
         "TIDEGATE_APP": "shop_of_roles:app",
+        "TOPIC": orders,
         "PYTHONPATH": ":".join([str(tmp_path), str(ROOT), *sys.path]),
         "TIDEGATE_PERMISSION_POLICY_FILE": str(tmp_path / "policy.toml"),
         "TIDEGATE_PERMISSION_TOKEN_SECRET": SECRET,
@@ -151,6 +170,19 @@ async def house(migrated_url: str, tmp_path: Path, kafka_bootstrap: str) -> Asyn
     }
     yield House(World(Graveyard(database, tables(), handlers)), tmp_path, variables)
     await database.close()
+
+
+def _send(bootstrap: str, orders: str) -> None:
+    """One event, for a backfill to find."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(orders, key=b"k", value=b"{}", headers=[("ce_id", b"o-1"), ("ce_type", b"Order")])
+    assert producer.flush(30) == 0
+
+
+def test_every_act_is_typed_by_every_role_in_every_scope() -> None:
+    """The matrix of the services and that of the command line order the same."""
+    assert {verb for verb, _, _ in LINES.values()} == set(ACTS)
+    assert set[str]().union(*MAY.values()) == set(LINES)
 
 
 @pytest.mark.timeout(300)
@@ -169,9 +201,8 @@ async def test_each_role_does_what_it_may_where_it_may_and_is_denied_all_else(ho
             words = [*(await house.line(command))]
             words = [str(house.folder / word) if word == "repaired" else word for word in words]
             lines.append((command, subject, words))
-    before = await house.denials()
     answers = await house.typed([(words, house.token(subject)) for _, subject, words in lines])
-    denied = 0
+    denied, done = Counter[str](), Counter[str]()
     for (command, subject, words), (code, out, err) in zip(lines, answers, strict=True):
         said = f"{subject}: tidegate {' '.join(words)} ended with {code}\n{out}{err}"
         may = command in MAY[role]
@@ -182,13 +213,40 @@ async def test_each_role_does_what_it_may_where_it_may_and_is_denied_all_else(ho
             assert code == 0, said
         elif may and scopes[subject]:
             assert code in ((0, 78) if command in ("restored", "handlers discard") else (0,)), said
+            done[LINES[command][0]] += VERBS[LINES[command][0]].is_audited and code == 0
         else:
-            denied += 1
-            nothing = ("no letter is known", "nothing is known", "not open", "exported 0 letters")
+            denied[LINES[command][0]] += 1
+            nothing = (
+                "no letter is known",
+                "nothing is known",
+                "not open",
+                "no letter is in a group",
+                "exported 0 letters",
+            )
             assert code == NOT_PERMITTED or any(text in out + err for text in nothing), said
         if not scopes[subject]:
             assert "acme" not in out + err.replace(subject, ""), said
-    assert await house.denials() - before >= denied, "each denial stands in the audit"
+    assert await house.lines_of(allowed=False) >= denied, "each denial stands in the audit"
+    assert await house.lines_of(allowed=True) >= +done, "and so does each act that was done"
+
+
+async def test_a_process_of_its_own_is_told_the_same(house: House) -> None:
+    """A sample of the matrix, as a shell types it: allowed, denied for want of the role, and as if it were not there.
+
+    Case: B42
+    Parts: real (PostgreSQL, process)
+    Red when: dlq/reach.py's Grant.covers does not look at the tenant
+    """
+    number, discard = await house.world.letter(), ("--yes", *WHY)
+    here, elsewhere = "operator of acme", "operator of other"
+    assert (await house.typed_alone(here, "dlq", "redact", str(number), *discard))[0] == NOT_PERMITTED
+    code, out, err = await house.typed_alone(elsewhere, "dlq", "discard", str(number), *discard)
+    assert (code, "no letter is known" in out, "acme" in out + err) == (1, True, False)
+    assert (await house.typed_alone("nobody", "dlq", "list"))[0] == NOT_PERMITTED
+    assert await house.lines_of(allowed=True) == {}
+    assert (await house.typed_alone(here, "dlq", "discard", str(number), *discard))[0] == 0
+    assert await house.lines_of(allowed=True) == {"dlq_discard": 1}
+    assert await house.lines_of(allowed=False) == {"dlq_redact": 1, "dlq_discard": 1, "dlq_list": 1}
 
 
 async def test_a_token_that_is_not_believed_opens_nothing(house: House) -> None:
@@ -202,7 +260,7 @@ async def test_a_token_that_is_not_believed_opens_nothing(house: House) -> None:
         assert (code, out) == (NOT_PERMITTED, ""), err
         assert "the token is refused" in err
         assert not [part for part in token.split(".") if len(part) > 8 and part in err]
-    assert await house.denials() == 0
+    assert await house.lines_of(allowed=False) == {}
 
 
 async def test_without_a_token_the_systems_user_has_what_the_policy_gives(house: House) -> None:
