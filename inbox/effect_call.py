@@ -11,6 +11,7 @@ import asyncio
 import datetime
 import enum
 import json
+from collections.abc import Awaitable
 from types import TracebackType
 from typing import Any, Final, Protocol, final
 
@@ -48,8 +49,8 @@ class Book(Protocol):
         """Write the intent down, or give what is known already."""
         ...
 
-    async def end(self, call: Call, ending: Ending) -> None:
-        """Write down how it ended; returns once that is durable."""
+    def end(self, call: Call, ending: Ending) -> Awaitable[None]:
+        """Write down how it ended; done once that is durable."""
         ...
 
     def end_later(self, call: Call, ending: Ending) -> None:
@@ -228,7 +229,7 @@ class EffectCall:
             ending = self._without_a_word(error)
         if ending is None:
             return
-        if isinstance(error, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt):
+        if error is not None and isinstance(error, CUT_OFF):
             self._book.end_later(self._call, ending)
             return
         await self._book.end(self._call, ending)
@@ -281,6 +282,9 @@ class EffectCall:
         begun = self._attempt
         return Ending(begun.made.effect_id, begun.attempt_id, state, result, external_id, error, answered)
 
+
+CUT_OFF: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
+"""What ends a body from outside: nobody waits for anything then."""
 
 UNSAID: Final = "it was left without complete() or refused(): say one of them, directly behind the call"
 

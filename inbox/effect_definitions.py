@@ -9,6 +9,11 @@ from sqlalchemy.dialects import postgresql
 
 from .columns import Bytes, Int, Long, Text, Time, check, column, identity, index, key, nullable, short, unique
 
+NOT_PLAIN = "state IN ('failed', 'unknown', 'resolved')"
+"""What is found by operation and correlation: whatever was not plain success. A success is found by its identity, which
+follows from (scope, owner, name, operation id), and costs no more than its key.
+"""
+
 
 def effect_table(m: sa.MetaData) -> sa.Table:
     """Calls to the outside: what was intended, under which key, and what is known of its end.
@@ -79,8 +84,8 @@ def _effect_rules() -> list[sa.Constraint | sa.Index]:
              " AND (event_id IS NULL OR octet_length(event_id) = 16)"),
         rule("numbers", "attempts >= 1 AND unsure >= 0 AND key_no >= 0 AND probes >= 0 AND row_version >= 1"),
         index("effect_open", "due", where="state IN ('intended', 'unknown')"),
-        index("effect_operation_id", "operation_id"),
-        index("effect_correlation_id", "correlation_id"),
+        index("effect_operation_id", "operation_id", where=NOT_PLAIN),
+        index("effect_correlation_id", "correlation_id", where=NOT_PLAIN),
     ]  # fmt: skip
 
 

@@ -78,6 +78,10 @@ class Call(NamedTuple):
     """Within which the operation id counts."""
     fingerprint: bytes
     identity: bytes
+    key: str
+    """The idempotency key: derived, so that a repeat after a restore sends the same one. A UUID in form, because some
+    services demand one.
+    """
 
     @classmethod
     def of(cls, effect: Effect, owner: Owner, operation_id: str, request: Request, scope: str | None = None) -> Call:
@@ -85,16 +89,10 @@ class Call(NamedTuple):
         if not operation_id:
             raise ValueError("an effect needs an operation id that is not empty: it is what a repeat is known by")
         where = owner.scope if scope is None else scope
-        identity = _id16(b"effect", where, owner.identity or owner.name, effect.name, operation_id)
-        return cls(effect, owner, operation_id, where, fingerprint(request), identity)
-
-    @property
-    def key(self) -> str:
-        """The idempotency key: derived, so that a repeat after a restore sends the same one.
-
-        A UUID in form, because some services demand one.
-        """
-        return _uuid(_id16(b"effect-key", self.scope, self.owner.name, self.effect.name, self.operation_id))
+        name, operation = effect.name, _bytes(operation_id)
+        identity = event_id16(_prefix(b"effect", where, owner.identity or owner.name, name), operation)
+        key = _uuid(event_id16(_prefix(b"effect-key", where, owner.name, name), operation))
+        return cls(effect, owner, operation_id, where, fingerprint(request), identity, key)
 
 
 def next_key(key: str) -> str:
@@ -107,10 +105,6 @@ def _uuid(digest: bytes) -> str:
     text = digest.hex()
     variant = "89ab"[int(text[16], 16) & 3]
     return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
-
-
-def _id16(kind: bytes, scope: str, owner: str, name: str, operation_id: str) -> bytes:
-    return event_id16(_prefix(kind, scope, owner, name), _bytes(operation_id))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import operator
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -77,7 +78,7 @@ def intend_sql(t: Tables) -> str:
     """
     return t.sql("""
         WITH shared AS (
-          SELECT * FROM jsonb_to_recordset($10::jsonb)
+          SELECT * FROM jsonb_to_recordset($1::jsonb)
             s (no int, scope text, owner text, name text, rule text, provider text, deadline_s float8, due_s float8,
                tenant text, brand text, consumer text, origin_topic text, origin_partition int, topic text,
                partition int, epoch bigint)),
@@ -86,17 +87,22 @@ def intend_sql(t: Tables) -> str:
             JOIN {fence} f ON f.consumer = s.consumer AND f.topic = s.topic AND f.partition = s.partition
                           AND f.epoch = s.epoch
            WHERE f.wanted IS NULL ORDER BY f.consumer, f.topic, f.partition FOR KEY SHARE OF f),
+        asked AS (
+          SELECT ($2->>(5 * i))::int AS no, $2->>(5 * i + 1) AS operation_id, $2->>(5 * i + 2) AS correlation_id,
+                 $2->>(5 * i + 3) AS key, ($2->>(5 * i + 4))::bigint AS origin_offset,
+                 substring($3::bytea FROM 64 * i + 1 FOR 16) AS identity,
+                 substring($3::bytea FROM 64 * i + 17 FOR 16) AS fingerprint,
+                 substring($3::bytea FROM 64 * i + 33 FOR 16) AS attempt_id,
+                 substring($3::bytea FROM 64 * i + 49 FOR 16) AS event_id
+            FROM generate_series(0, jsonb_array_length($2::jsonb) / 5 - 1) i),
         made AS (
           INSERT INTO {effect} (identity, scope, owner, name, operation_id, state, rule, provider, fingerprint,
                                 attempt_id, key, deadline, due, consumer, event_id, tenant, brand, correlation_id)
           SELECT a.identity, s.scope, s.owner, s.name, a.operation_id, 'intended', s.rule, s.provider, a.fingerprint,
                  a.attempt_id, a.key, clock_timestamp() + s.deadline_s * interval '1 second',
-                 clock_timestamp() + s.due_s * interval '1 second', s.consumer, a.event_id, s.tenant, s.brand,
-                 a.correlation_id
-            FROM unnest($1::int[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[], $6::text[], $7::bytea[],
-                        $8::text[], $9::bigint[])
-                 a (no, identity, operation_id, fingerprint, attempt_id, key, event_id, correlation_id, origin_offset)
-            JOIN shared s ON s.no = a.no
+                 clock_timestamp() + s.due_s * interval '1 second', s.consumer, nullif(a.event_id, $4::bytea),
+                 s.tenant, s.brand, a.correlation_id
+            FROM asked a JOIN shared s ON s.no = a.no
            WHERE (s.epoch IS NULL OR s.no IN (SELECT no FROM held))
              AND NOT EXISTS (SELECT FROM {restored} r
                               WHERE r.consumer = s.consumer AND r.topic = s.origin_topic
@@ -108,43 +114,67 @@ def intend_sql(t: Tables) -> str:
 
 
 async def intend(driver: Driver, sql: str, intents: Sequence[Intent]) -> list[Made | None]:
-    """Run `intend_sql` for `intents`; None for each that was left out."""
-    shared: dict[_Shared, int] = {}
-    rows = [_intent_values(intent, shared) for intent in intents]
-    kinds = json.dumps([dict(zip(_SHARED, (no, *values), strict=True)) for values, no in shared.items()])
-    found = await driver.fetch(sql, *map(list, zip(*rows, strict=True)), kinds)
+    """Run `intend_sql` for `intents`; None for each that was left out.
+
+    Texts and numbers of all of them go in one JSON list, ids of 16 bytes in one string: the driver looks at each member
+    of an array, which costs more than the rest of the statement.
+    """
+    shared: dict[tuple[object, ...], int] = {}
+    kinds: list[dict[str, Any]] = []
+    texts: list[str | int | None] = []
+    ids: list[bytes] = []
+    for call, attempt_id in intents:
+        owner, origin = call.owner, call.owner.origin
+        kind = _kind_of(call)
+        no = shared.get(kind)
+        if no is None:
+            no = shared[kind] = len(kinds)
+            kinds.append(_shared_values(no, call))
+        texts += (
+            no, indexed_text(call.operation_id), indexed_text(owner.correlation_id), call.key,
+            None if origin is None else origin.offset,
+        )  # fmt: skip
+        ids += (call.identity, call.fingerprint, attempt_id, owner.event_id or NO_EVENT)
+    found = await driver.fetch(sql, _JSON.encode(kinds), _JSON.encode(texts), b"".join(ids), NO_EVENT)
     made = {row[1]: Made(row[0], row[2]) for row in found}
-    return [made.get(intent.attempt_id) for intent in intents]
+    return [made.get(attempt_id) for _, attempt_id in intents]
 
 
-_Shared: TypeAlias = tuple[Any, ...]
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
-_SHARED: Final = (
-    *("no", "scope", "owner", "name", "rule", "provider", "deadline_s", "due_s", "tenant", "brand", "consumer"),
-    *("origin_topic", "origin_partition", "topic", "partition", "epoch"),
-)
+NO_EVENT: Final = b"\0" * 16
+"""Stands for no event while a group is on its way: no digest is that."""
 
 
-def _intent_values(intent: Intent, shared: dict[_Shared, int]) -> tuple[Any, ...]:
-    call = intent.call
-    origin = call.owner.origin
-    return (
-        shared.setdefault(_shared_values(call), len(shared)),
-        *(call.identity, indexed_text(call.operation_id), call.fingerprint, intent.attempt_id, call.key),
-        *(call.owner.event_id, indexed_text(call.owner.correlation_id), None if origin is None else origin.offset),
-    )
+def _kind_of(call: Call) -> tuple[object, ...]:
+    """What intents with the same `_shared_values` have in common, cheaper to compare."""
+    owner = call.owner
+    origin = owner.origin
+    whence = None if origin is None else (origin.consumer, origin.partition)
+    return (id(call.effect), call.scope, owner.name, owner.home, whence, owner.tenant, owner.brand)
 
 
-def _shared_values(call: Call) -> _Shared:
+def _shared_values(no: int, call: Call) -> dict[str, Any]:
     effect, owner = call.effect, call.owner
     home, origin = owner.home, owner.origin
-    consumer = home.consumer if home is not None else origin.consumer if origin is not None else ""
-    return (
-        *(_name(call.scope), _name(owner.name), effect.name, rule_name(effect.rule), _name(effect.provider)),
-        *(effect.deadline_s, effect.deadline_s + effect.margin_s, _optional(owner.tenant), _optional(owner.brand)),
-        *(consumer, *((None, None) if origin is None else origin.partition)),
-        *((None, None, None) if home is None else (*home.partition, home.epoch)),
-    )
+    return {
+        "no": no,
+        "scope": _name(call.scope),
+        "owner": _name(owner.name),
+        "name": effect.name,
+        "rule": rule_name(effect.rule),
+        "provider": _name(effect.provider),
+        "deadline_s": effect.deadline_s,
+        "due_s": effect.deadline_s + effect.margin_s,
+        "tenant": _optional(owner.tenant),
+        "brand": _optional(owner.brand),
+        "consumer": home.consumer if home is not None else origin.consumer if origin is not None else "",
+        "origin_topic": None if origin is None else origin.partition.topic,
+        "origin_partition": None if origin is None else origin.partition.number,
+        "topic": None if home is None else home.partition.topic,
+        "partition": None if home is None else home.partition.number,
+        "epoch": None if home is None else home.epoch,
+    }
 
 
 def end_sql(t: Tables) -> str:
@@ -159,8 +189,10 @@ def end_sql(t: Tables) -> str:
                ended_at = clock_timestamp(), result = CAST(u.result AS jsonb), external_id = u.external_id,
                error = u.error, unsure = CASE u.state WHEN 'unknown' THEN greatest(e.unsure, 1) ELSE e.unsure END,
                row_version = e.row_version + 1
-          FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::text[], $5::text[], $6::text[])
-               u (id, attempt_id, state, result, external_id, error)
+          FROM (SELECT ($1->>(5 * i))::bigint AS id, $1->>(5 * i + 1) AS state, $1->>(5 * i + 2) AS result,
+                       $1->>(5 * i + 3) AS external_id, $1->>(5 * i + 4) AS error,
+                       substring($2::bytea FROM 16 * i + 1 FOR 16) AS attempt_id
+                  FROM generate_series(0, jsonb_array_length($1::jsonb) / 5 - 1) i) u
          WHERE e.id = u.id
            AND CASE u.state WHEN 'completed' THEN e.state IN ('intended', 'failed', 'unknown')
                                               AND (e.attempt_id = u.attempt_id OR u.attempt_id = ANY (e.earlier))
@@ -171,11 +203,18 @@ def end_sql(t: Tables) -> str:
 
 async def end(driver: Driver, sql: str, endings: Sequence[Ending]) -> list[bool]:
     """Run `end_sql`; False for each that changed nothing: evidence of that kind goes to `testify`."""
-    ordered = sorted(endings, key=lambda ending: ending.effect_id)
-    values = [(e.effect_id, e.attempt_id, e.state.value, e.result, e.external_id, e.error) for e in ordered]
-    rows = await driver.fetch(sql, *map(list, zip(*values, strict=True)))
+    texts: list[str | int | None] = []
+    ids: list[bytes] = []
+    for effect_id, attempt_id, state, result, external_id, error, _ in sorted(endings, key=_effect_id):
+        texts += (effect_id, state.value, result, external_id, error)
+        ids.append(attempt_id)
+    rows = await driver.fetch(sql, _JSON.encode(texts), b"".join(ids))
     written = {row[0] for row in rows}
     return [ending.attempt_id in written for ending in endings]
+
+
+_effect_id: Final = operator.itemgetter(0)
+"""Of an ending: rows are locked in one order."""
 
 
 # -------------------------------------------------------------------------------------------------- one row at a time

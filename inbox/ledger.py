@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Protocol, final
 
@@ -65,6 +65,10 @@ CLOSE_S: Final = 5.0
 class ProviderGate(Protocol):
     """What stands before a provider: a circuit breaker, a rate limit."""
 
+    def is_open(self, effect: Effect) -> bool:
+        """Nothing is known that stands in the way: there is no need to wait for `admit`."""
+        ...
+
     async def admit(self, effect: Effect) -> None:
         """Before an intent. Raises DependencyError where the provider is to be left alone."""
         ...
@@ -77,6 +81,9 @@ class ProviderGate(Protocol):
 @final
 class OpenGate:
     """Nothing stands before any provider."""
+
+    def is_open(self, effect: Effect) -> bool:
+        return True
 
     async def admit(self, effect: Effect) -> None: ...
 
@@ -156,7 +163,8 @@ class Ledger:
         Raises EffectPending, EffectUnknown, OwnershipLost; DependencyError where the database is away. In all of them
         nothing was called.
         """
-        await self._gate.admit(call.effect)
+        if not self._gate.is_open(call.effect):
+            await self._gate.admit(call.effect)
         asked_s = self.monotonic_s()
         intent = Intent(call, self._new_attempt())
         try:
@@ -195,10 +203,10 @@ class Ledger:
 
     # ------------------------------------------------------------------------------------------------------ ending
 
-    async def end(self, call: Call, ending: Ending) -> None:
-        """Write down how an attempt ended; returns once it is durable, however long the database is away."""
+    def end(self, call: Call, ending: Ending) -> Awaitable[None]:
+        """Write down how an attempt ended; done once it is durable, however long the database is away."""
         self._gate.ended(call.effect, ending.answered)
-        await self._endings.put((call, ending))
+        return self._endings.enqueue((call, ending))
 
     def end_later(self, call: Call, ending: Ending) -> None:
         """The same, and nobody waits."""

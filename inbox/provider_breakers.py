@@ -102,6 +102,13 @@ class ProviderBreakers:
         self._told = told
         self._views: dict[str, _View] = {}
 
+    def allows(self, provider: str) -> bool:
+        """By a look that is young enough nothing stands in the way; False: ask `allow`."""
+        if not provider:
+            return True
+        view = self._views.get(provider)
+        return view is not None and view.phase is Phase.CLOSED and self._clock.monotonic_s() - view.looked_s < LOOK_S
+
     async def allow(self, provider: str) -> None:
         """Asked before a call's intent is written. Raises ProviderAway, or what the database raised."""
         if not provider:
@@ -221,6 +228,10 @@ class BreakerGate:
     def __init__(self, breakers: ProviderBreakers) -> None:
         self._breakers = breakers
         self._moves: set[asyncio.Task[None]] = set()
+
+    def is_open(self, effect: Effect) -> bool:
+        """See `ProviderGate`."""
+        return self._breakers.allows(effect.provider)
 
     async def admit(self, effect: Effect) -> None:
         """Raises ProviderAway."""

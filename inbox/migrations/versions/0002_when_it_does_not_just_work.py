@@ -127,9 +127,9 @@ CREATE TABLE effect (
   CONSTRAINT effect_numbers CHECK (attempts >= 1 AND unsure >= 0 AND key_no >= 0 AND probes >= 0 AND
     row_version >= 1)
 ) WITH (fillfactor = 70);
-CREATE INDEX effect_correlation_id ON effect (correlation_id);
+CREATE INDEX effect_correlation_id ON effect (correlation_id) WHERE state IN ('failed', 'unknown', 'resolved');
 CREATE INDEX effect_open ON effect (due) WHERE state IN ('intended', 'unknown');
-CREATE INDEX effect_operation_id ON effect (operation_id);
+CREATE INDEX effect_operation_id ON effect (operation_id) WHERE state IN ('failed', 'unknown', 'resolved');
 CREATE TABLE lease (
   name TEXT NOT NULL,
   token BIGINT DEFAULT 0 NOT NULL,

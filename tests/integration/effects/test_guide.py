@@ -28,15 +28,18 @@ def guide(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 async def test_a_double_click_pays_once(guide: ModuleType, migrated_url: str) -> None:
     charged: list[str] = []
+    answers = asyncio.Event()
 
     class Bank(guide.Bank):
         async def charge(self, order_id: str, cents: int, key: str, timeout_s: float) -> str:
             charged.append(order_id)
-            await asyncio.sleep(0.01)
+            await answers.wait()
             return f"p-{order_id}"
 
     async with open_ledger(migrated_url) as ledger:
-        clicks = [guide.pay(ledger, Bank(), "t1", "o1", 500) for _ in range(2)]
+        clicks = [asyncio.create_task(guide.pay(ledger, Bank(), "t1", "o1", 500)) for _ in range(2)]
+        await asyncio.wait(clicks, return_when=asyncio.FIRST_COMPLETED)
+        answers.set()
         ended = await asyncio.gather(*clicks, return_exceptions=True)
         assert sorted(type(end).__name__ for end in ended) == ["EffectPending", "dict"]
         assert await guide.pay(ledger, Bank(), "t1", "o1", 500) == {"payment": "p-o1"}
