@@ -232,6 +232,8 @@ class Mediator:
             if self._middlewares:
                 handler = partial(self.call, function, wants, subjects, context)
                 returned = await self._through(self._middlewares, context, handler)
+            elif self._is_async(function):  # as `call` does, which most handlings can do without
+                returned = await function(*subjects, **self._with_context(function, wants, len(subjects), context))
             else:
                 returned = await self.call(function, wants, subjects, context)
             if (session := context.opened_session) is not None:
