@@ -102,8 +102,8 @@ class Burial:
             schema_id=self._schema_id_of(event.record),
             alone=alone,
             holds=holds,
+            replay_count=replays_of(event.record),
         )
-        row = replace(row, replay_count=replays_of(event.record))
         return Buried(row, self._letter(row, event.record, handler, traceparent, row.replay_count))
 
     def reject(
@@ -112,9 +112,9 @@ class Burial:
         """The row and the letter of a record that reached no handler: it is known by its position."""
         schema_id = self._schema_id_of(record)
         row = failure_rows.dead_record(
-            place, record, dead, now=self._clock.now(), tenant=tenant, brand=brand, schema_id=schema_id
-        )
-        row = replace(row, replay_count=replays_of(record))
+            place, record, dead, now=self._clock.now(), tenant=tenant, brand=brand, schema_id=schema_id,
+            replay_count=replays_of(record),
+        )  # fmt: skip
         return Buried(row, self._letter(row, record, RESERVED, None, row.replay_count))
 
     def letter_again(
