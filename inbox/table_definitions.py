@@ -98,7 +98,10 @@ def fence_table(m: sa.MetaData) -> sa.Table:
 
 
 def checkpoint_table(m: sa.MetaData) -> sa.Table:
-    """How far a handler's version is in a partition, durable and moved by compare-and-set."""
+    """How far a handler's version is in a partition, durable and moved by compare-and-set.
+
+    `held`: by the backfill of this number, and then nobody moves it (see `holds`).
+    """
     return sa.Table(
         "checkpoint",
         m,
@@ -109,8 +112,10 @@ def checkpoint_table(m: sa.MetaData) -> sa.Table:
         column("incarnation", Long, "0"),
         column("next_offset", Long),
         column("detached", sa.Boolean(), "false"),
+        nullable("held", Long),
         key("checkpoint", "handler", "version", "topic", "partition"),
         check("checkpoint", "numbers", "version >= 0 AND partition >= 0 AND incarnation >= 0 AND next_offset >= 0"),
+        check("checkpoint", "held", "held IS NULL OR detached"),
         postgresql_with={"fillfactor": 50},
     )
 

@@ -170,10 +170,11 @@ class Judge:
         """Step 8: the handlers that stand right at the record go on behind it."""
         topic, number = holding.partition
         found = await checkpoint.read(conn, self._store.tables, self._consumer, holding.partition)
+        here = (offset, holding.incarnation, None)
         moves = [
             checkpoint.Move(*key, topic, number, offset, offset + 1)
             for key, at in found.items()
-            if key in self._handlers and at.next_offset == offset and at.incarnation == holding.incarnation
+            if key in self._handlers and (at.next_offset, at.incarnation, at.held) == here
         ]
         judge(await checkpoint.move(conn, self._store.tables, moves), len(moves))
 

@@ -23,7 +23,7 @@ from typing import Final, final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...inbox import births, checkpoint, claim, fence
+from ...inbox import births, checkpoint, claim, fence, holds
 from ...inbox.clock import Clock
 from ...inbox.errors import FatalError, OwnershipLost, TransientError
 from ...inbox.event import Partition
@@ -164,17 +164,16 @@ class Ownership:
         judgement = await self._judge.judge(holding, low, high, unclean=crashes > 0)
         if judgement is Judgement.CULPRIT:
             crashes = 0
-        starts = await self._decide(holding, Findings(committed, before, low, high, {}, self._known))
-        await self._agree(taken, min(starts.values()), committed, before)
+        start = await self._decide(holding, Findings(committed, before, low, high, {}, self._known))
+        await self._agree(taken, start, committed, before)
         self._holdings.put(holding)
         del self._unfinished[partition]
-        start = min(starts.values())
         log.info("partition_taken", partition=str(partition), fence_epoch=fence_epoch, start=start, crashes=crashes)
         if crashes and start >= high:
             await self._judge.nothing_unread(holding)
         anew = before is not None and start < before
         suspected = crashes >= SUSPECTED_FROM or judgement is Judgement.SUSPECT
-        return Ready(partition, epoch, self._by_track(starts), anew, suspected and start < high)
+        return Ready(partition, epoch, self._by_track(holding, start), anew, suspected and start < high)
 
     async def live_on(self, fences: Mapping[Partition, int]) -> None:
         """These fences are not ours any more, and we are no dead owner: say so, however long the database is away."""
@@ -263,24 +262,26 @@ class Ownership:
             rows = await fence.read(conn, self._store.tables, self._consumer.name, [partition])
         return rows.get(partition)
 
-    async def _decide(self, holding: Holding, found: Findings) -> Mapping[Binding, int]:
-        """Step 5: read the checkpoints, make those that are missing, remember them all."""
+    async def _decide(self, holding: Holding, found: Findings) -> int:
+        """Step 6: read the checkpoints, make those that are missing, remember them all; where reading starts.
+
+        What a backfill holds is left out, and remembered as behind every record: nothing is given to it.
+        """
         partition, tables = holding.partition, self._store.tables
         async with self._store.transaction(Writes.START) as conn:
             rows = await checkpoint.read(conn, tables, self._consumer.name, partition)
-            known = {
-                binding: row.next_offset
-                for binding in self._bindings
-                if (row := rows.get(binding.key)) is not None and row.incarnation == holding.incarnation
-            }
-            starts = self._starts(partition, known, found)
-            if len(known) < len(starts):
-                await self._note_births(conn, holding, {b: start for b, start in starts.items() if b not in known})
+            held = {b: by for b in self._bindings if b.key in rows and (by := rows[b.key].held) is not None}
+            known = {b: _offset_in(rows.get(b.key), holding.incarnation) for b in self._bindings if b not in held}
+            start, starts = self._starts(partition, known, found)
+            if None in known.values():
+                await self._note_births(conn, holding, {b: at for b, at in starts.items() if known[b] is None})
             for offset in set(starts.values()):
-                keys = [b.key for b, start in starts.items() if start == offset and known.get(b) != offset]
+                keys = [b.key for b, at in starts.items() if at == offset and known[b] != offset]
                 await checkpoint.reset(conn, tables, keys, partition, holding.incarnation, offset)
-        holding.checkpoints = {binding.key: offset for binding, offset in starts.items()}
-        return starts
+        for binding, by in held.items():
+            log.warning("handler_held", handler=binding.name, partition=str(partition), backfill=by)
+        holding.checkpoints = {b.key: holds.HELD for b in held} | {b.key: offset for b, offset in starts.items()}
+        return start
 
     async def _note_births(self, conn: AsyncConnection, holding: Holding, firsts: Mapping[Binding, int]) -> None:
         """Steps 3 and 8: these handlers' claims begin where their first checkpoints are."""
@@ -289,22 +290,33 @@ class Ownership:
             keys = [binding.key for binding, start in firsts.items() if start == offset]
             await births.note(conn, self._store.tables, keys, holding.partition, holding.incarnation, offset)
 
-    def _starts(self, partition: Partition, known: Mapping[Binding, int], found: Findings) -> Mapping[Binding, int]:
-        """Each handler's start, or a FatalError that says what is wrong and what to do."""
-        by_name = {binding.name: known.get(binding) for binding in self._bindings}
+    def _starts(
+        self, partition: Partition, known: Mapping[Binding, int | None], found: Findings
+    ) -> tuple[int, Mapping[Binding, int]]:
+        """Where reading starts, and each handler; or a FatalError that says what is wrong and what to do."""
+        by_name = {binding.name: offset for binding, offset in known.items()}
         decision = decide_start(replace(found, checkpoints=by_name), self._policy)
         if isinstance(decision, StartAt):
             if decision.lost:
                 self._gap(partition, decision.lost)
-            return {binding: decision.offsets[binding.name] for binding in self._bindings}
+            return decision.position, {binding: decision.offsets[binding.name] for binding in known}
         raise _refusal(partition, self._consumer.name, decision)
 
-    def _by_track(self, starts: Mapping[Binding, int]) -> dict[str, int]:
-        """A track starts at the lowest of its handlers; each handler skips what is below its own."""
+    def _by_track(self, holding: Holding, start: int) -> dict[str, int]:
+        """A track starts at the lowest of its handlers; each handler skips what is below its own.
+
+        One of which all are held starts with the partition: it has nothing to do, and holds up no commit.
+        """
         tracks: dict[str, int] = {}
-        for binding, offset in starts.items():
+        for binding in self._bindings:
+            offset = holding.checkpoints[binding.key]
             tracks[binding.track] = min(offset, tracks.get(binding.track, offset))
-        return tracks
+        return {track: start if offset == holds.HELD else offset for track, offset in tracks.items()}
+
+
+def _offset_in(row: checkpoint.Checkpoint | None, incarnation: int) -> int | None:
+    """None: there is no checkpoint for the topic as it is."""
+    return row.next_offset if row is not None and row.incarnation == incarnation else None
 
 
 def _refusal(partition: Partition, group: str, decision: Gap | BeyondEnd | WentBackInTime) -> FatalError:

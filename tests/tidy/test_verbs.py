@@ -41,7 +41,7 @@ COMMANDS: Final[dict[str, set[Verb]]] = {
     "handlers discard": {Verb.DISCARD_HANDLER},
     "topic reset": {Verb.RESET_TOPIC},
     "restored": {Verb.RESTORED},
-    "backfill": {Verb.BACKFILL},
+    "backfill": {Verb.BACKFILL, Verb.LIST_BACKFILLS, Verb.ABANDON_BACKFILL},
     "audit list": {Verb.LIST_AUDIT},
     "audit export": {Verb.EXPORT_AUDIT},
     "audit verify": {Verb.VERIFY_AUDIT},
