@@ -302,12 +302,16 @@ _DISCARD: Final = _Change("state = 'discarded', due = NULL, holds = false", wait
 
 
 def _statement(change: _Change) -> LiteralString:
+    # One look-up by the key for each row, in the order of the ids, whatever the planner's statistics say of states: a
+    # join might read the whole table for a thousand of its rows. What stands twice in it keeps its estimate at a row.
     mine = """
         WITH mine AS (
-          SELECT f.id, f.state IN ('queued', 'unknown') OR f.holds AS waited FROM {failure} f
-            JOIN unnest(CAST(:ids AS bigint[]), CAST(:row_versions AS bigint[])) u (id, row_version)
-              ON u.id = f.id AND u.row_version = f.row_version
-           WHERE f.state = ANY (CAST(:sources AS text[])) ORDER BY f.id FOR UPDATE OF f)
+          SELECT f.id, f.waited FROM unnest(CAST(:ids AS bigint[]), CAST(:row_versions AS bigint[])) u (id, row_version)
+           CROSS JOIN LATERAL (
+                 SELECT id, row_version, state IN ('queued', 'unknown') OR holds AS waited FROM {failure}
+                  WHERE id = u.id AND row_version = u.row_version AND (state = ANY (CAST(:sources AS text[]))) IS TRUE
+                  LIMIT 1 FOR UPDATE) f
+           WHERE f.id = u.id AND f.row_version = u.row_version)
     """
     returned = "WHERE f.id = mine.id RETURNING f.id, f.alone, f.handler, f.topic, f.lane, f.seq, mine.waited"
     if change.sets is None:
@@ -332,6 +336,8 @@ async def _act(
     ordered = sorted(rows)
     numbers = {"ids": [seen[0] for seen in ordered], "row_versions": [seen[1] for seen in ordered]}
     changed = (await conn.execute(t.sql(_statement(change)), {**numbers, **values})).all()
+    if change.sets is None:
+        await _end_linked(conn, t, [row.id for row in changed])
     waits = bool(values["holds"]) if change.waits is None else change.waits
     changes = [
         Change((row.handler, row.topic, row.lane), row.seq, row.waited, waits) for row in changed if not row.alone
@@ -339,3 +345,20 @@ async def _act(
     assert all(one.lane in locked for one in changes), "a row was changed whose lane is not locked"
     await keep(conn, t, changes)
     return frozenset(row.id for row in changed)
+
+
+async def _end_linked(conn: AsyncConnection, t: Tables, gone: Collection[int]) -> None:
+    """Rows that are linked to these go with them.
+
+    A statement of its own: `link` holds the original until it commits, so whoever has deleted that sees the linked row
+    in the next snapshot, and none can come after it. A foreign key would do the same with a query for each row.
+    """
+    linked = await conn.execute(
+        t.sql("""
+            SELECT f.id FROM unnest(CAST(:ids AS bigint[])) u (id)
+             CROSS JOIN LATERAL (SELECT id FROM {failure} WHERE duplicate_of = u.id OFFSET 0) f
+        """),
+        {"ids": sorted(gone)},
+    )
+    if ids := sorted(linked.scalars()):
+        await conn.execute(t.sql("DELETE FROM {failure} WHERE id = ANY (CAST(:ids AS bigint[]))"), {"ids": ids})

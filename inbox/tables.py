@@ -2,7 +2,7 @@
 
 What the keys promise: a claim is one narrow row for each (handler, version, event id); a failure row is one for each
 (handler, version, position); a fence has one row for each (consumer, topic, partition). No column of a unique key is
-ever NULL. There are no foreign keys but `failure.duplicate_of`: each would take row locks that stand in no lock order.
+ever NULL. There are no foreign keys: each would take row locks that stand in no lock order.
 
 **The lock order of every transaction** (a step may be left out, never moved; functions of this room name theirs):
 

@@ -192,8 +192,7 @@ class SlowWay:
 
     def _is_suspect(self, row: Failure) -> bool:
         """Its record has killed a process, or was in the hands of two that died."""
-        holding = self._holdings.current(row.home)
-        return row.reason == Reason.KILLED_PROCESS or (holding is not None and row.id in holding.suspect_rows)
+        return row.reason == Reason.KILLED_PROCESS or any(row.id in holding.suspect_rows for holding in self._holdings)
 
     async def _look(self) -> list[list[Failure]]:
         """What to take up now: rows that are worked together, and rows by themselves."""
@@ -240,8 +239,8 @@ class SlowWay:
     def _together(self, rows: list[Failure]) -> list[list[Failure]]:
         """One projection's rows: those that may end in one transaction, and the others."""
         alike = [row for row in rows if not (self._is_suspect(row) or is_run(row.version))]
-        apart = [[row] for row in rows if row not in alike] if len(alike) < len(rows) else []
-        return [*([alike] if alike else []), *apart]
+        together = {row.id for row in alike}
+        return [*([alike] if alike else []), *([row] for row in rows if row.id not in together)]
 
     async def _note(self, rows: list[Failure]) -> None:
         """After an unclean end it is written down which rows are in hand, once for each look that finds any.
@@ -249,8 +248,10 @@ class SlowWay:
         Who dies then leaves word of what to handle alone. Without a death behind it nothing is written.
         """
         for holding in self._holdings:
+            if not (holding.after_crash and rows):
+                continue
             came = {row.id for row in rows if row.home == holding.partition}
-            if not (holding.after_crash and came):
+            if not came:
                 continue
             in_hand = came | {row_id for row_id, home in self._homes.items() if home == holding.partition}
             async with self._store.transaction(Writes.SUSPECT) as conn:
