@@ -11,10 +11,9 @@ import datetime
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, LiteralString, NamedTuple
 
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .arrays import arrays, insert_arrays
+from .arrays import Typed, arrays, insert_text
 from .failure_rows import NewFailure, Verdict, headers_bytes
 from .lanes import Change, Locked, Places, Seen, keep, lane_of, needs_place
 from .lanes import draw_places as draw_places
@@ -43,9 +42,8 @@ async def put(conn: AsyncConnection, t: Tables, rows: Sequence[NewFailure], plac
     if places is None:
         places = await draw_places(conn, t, rows)
     seqs = list(_seqs(rows, places))
-    created = (
-        await conn.execute(_put(t), arrays(_COLUMNS, [_values(*pair) for pair in zip(rows, seqs, strict=True)]))
-    ).all()
+    values = [_values(*pair) for pair in zip(rows, seqs, strict=True)]
+    created = (await conn.execute(t.sql(_PUT), arrays(_COLUMNS, values))).all()
     ids = {tuple(row[1:]): row[0] for row in created}
     there = await _ids_by_position(conn, t, [row for row in rows if row.position not in ids])
     seen: set[tuple[Any, ...]] = set()
@@ -68,12 +66,8 @@ async def adopt(
     if not rows:
         return {}
     seqs = list(_seqs(rows, places))
-    f = t.failure.c
-    statement = insert_arrays(t.failure, _COLUMNS).on_conflict_do_nothing()
-    created = await conn.execute(
-        statement.returning(f.id, f.handler, f.version, f.event_id),
-        arrays(_COLUMNS, [_values(*pair) for pair in zip(rows, seqs, strict=True)]),
-    )
+    values = [_values(*pair) for pair in zip(rows, seqs, strict=True)]
+    created = await conn.execute(t.sql(_ADOPT), arrays(_COLUMNS, values))
     ids = {(row[1], row[2], row[3]): row[0] for row in created}
     pairs = zip(rows, seqs, strict=True)
     here = [(row, seq) for row, seq in pairs if (row.handler, row.version, row.event_id) in ids and needs_place(row)]
@@ -93,13 +87,19 @@ def _seqs(rows: Sequence[NewFailure], places: Places) -> Iterator[int]:
 
 _POSITION: Final = ("handler", "version", "topic", "incarnation", "partition", "record_offset")
 
-_COLUMNS: Final = (
-    *("origin", *_POSITION, "home_topic", "home_partition", "event_id", "payload_hash8", "lane", "alone", "holds"),
-    *("seq", "state", "due", "duplicate_of", "reason", "message", "exception_type", "stack_digest", "attempts"),
-    *("class_attempts", "retrying_since", "effect_id", "first_failed_at", "last_failed_at", "id_text", "type"),
-    *("tenant", "brand", "correlation_id", "operation_id", "schema_id", "key", "value", "headers"),
-    *("timestamp_ms", "timestamp_type", "replay_count"),
+_TYPED: Final[tuple[Typed, ...]] = (
+    *(("origin", "text"), ("handler", "bigint"), ("version", "int"), ("topic", "text"), ("incarnation", "bigint")),
+    *(("partition", "int"), ("record_offset", "bigint"), ("home_topic", "text"), ("home_partition", "int")),
+    *(("event_id", "bytea"), ("payload_hash8", "bigint"), ("lane", "bytea"), ("alone", "boolean")),
+    *(("holds", "boolean"), ("seq", "bigint"), ("state", "text"), ("due", "timestamptz"), ("duplicate_of", "bigint")),
+    *(("reason", "text"), ("message", "text"), ("exception_type", "text"), ("stack_digest", "text")),
+    *(("attempts", "bigint"), ("class_attempts", "bigint"), ("retrying_since", "timestamptz")),
+    *(("effect_id", "bigint"), ("first_failed_at", "timestamptz"), ("last_failed_at", "timestamptz")),
+    *(("id_text", "text"), ("type", "text"), ("tenant", "text"), ("brand", "text"), ("correlation_id", "text")),
+    *(("operation_id", "text"), ("schema_id", "bigint"), ("key", "bytea"), ("value", "bytea"), ("headers", "bytea")),
+    *(("timestamp_ms", "bigint"), ("timestamp_type", "int"), ("replay_count", "bigint")),
 )
+_COLUMNS: Final = tuple(name for name, _ in _TYPED)
 
 
 def _values(row: NewFailure, seq: int) -> tuple[Any, ...]:
@@ -112,15 +112,14 @@ def _values(row: NewFailure, seq: int) -> tuple[Any, ...]:
     )
 
 
-def _put(t: Tables) -> sa.Executable:
-    table = t.failure
-    return (
-        insert_arrays(table, _COLUMNS)
-        .on_conflict_do_nothing(
-            index_elements=list(_POSITION), index_where=table.c.origin == sa.literal_column("'event'")
-        )
-        .returning(table.c.id, *[table.c[name] for name in _POSITION])
-    )
+_INSERT: Final[LiteralString] = insert_text("{failure}", _TYPED)
+
+_PUT: Final[LiteralString] = f"""{_INSERT}
+    ON CONFLICT (handler, version, topic, incarnation, partition, record_offset) WHERE origin = 'event' DO NOTHING
+    RETURNING id, handler, version, topic, incarnation, partition, record_offset
+"""
+
+_ADOPT: Final[LiteralString] = f"{_INSERT} ON CONFLICT DO NOTHING RETURNING id, handler, version, event_id"
 
 
 async def _ids_by_position(conn: AsyncConnection, t: Tables, rows: Sequence[NewFailure]) -> dict[tuple[Any, ...], int]:
