@@ -26,7 +26,7 @@ from ..inbox.store import Store
 from ..inbox.tables import Tables
 from .reach import SEVERAL, Caller, Reach, Whole, unlimited
 from .reach import Place as Place
-from .verbs import VERBS, Rule, Verb
+from .verbs import ROLES, VERBS, Rule, Verb
 
 
 class NotPermitted(TidegateError):
@@ -280,4 +280,7 @@ def _line(
 def _not_permitted(actor: str, verb: Verb, place: Place) -> NotPermitted:
     where = "" if place.consumer == SEVERAL else f" in {place.consumer or '-'}/{place.handler or '(none)'}"
     needs = VERBS[verb].needs
-    return NotPermitted(f"{actor} may not {VERBS[verb].says}{where}: it needs the permission to {needs} there")
+    roles = " or ".join(sorted(role.value for role, held in ROLES.items() if needs in held))
+    return NotPermitted(
+        f"{actor} may not {VERBS[verb].says}{where}: it takes the role {roles} there (permission.policy_file)"
+    )

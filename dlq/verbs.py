@@ -18,7 +18,7 @@ class Permission(enum.StrEnum):
 
     VIEW = "view"
     """See what there is, without keys, payloads and results."""
-    REVEAL = "dlq_reveal"
+    REVEAL = "reveal"
     """See keys, payloads and results too."""
     OPERATE = "operate"
     """Have work done again, later, or not any more."""
