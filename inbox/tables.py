@@ -14,7 +14,7 @@ ever NULL. There are no foreign keys: each would take row locks that stand in no
 5. the user's tables
 6. `failure` rows by id, then the `effect` row that they wait for
 7. `outbox` and `audit`, inserts only
-8. `checkpoint` rows, in key order, compare-and-set
+8. `checkpoint` rows, in key order, compare-and-set; the births of first ones
 9. the journal rows of a backfill, which only its own process writes
 
 `breaker` rows stand in no other transaction, nor do leases that change hands and the ledger's own statements.

@@ -653,3 +653,24 @@ async def test_too_many_that_wait_hold_it_back(stage: Stage, topic: Topic) -> No
         stopped = await who.backfiller.go_on(run.id, actor="tests", reason="again", stop=stop, waits=waits)
     assert facts(stopped) == (2, 0, 0, 0, 2)
     assert heard == ["2 events of the handler wait already: the rest comes when there are fewer than 2"]
+
+
+async def test_what_has_a_row_of_the_live_version_is_left_to_it(stage: Stage, topic: Topic) -> None:
+    """Only one row stands for a handler and a position: a run does not handle what waits or is dead there already.
+
+    Case: B40
+    Parts: real (Kafka, PostgreSQL)
+    Red when: sifting.py asks for the rows of the run's version only
+    """
+    name = topic(partitions=1, config=KEPT)
+    app = reader(name)
+    view(app)
+    await stage.execute(VIEW, "ALTER TABLE public.view ADD CONSTRAINT no CHECK (n <> 1)")
+    await stage.send(name, *[Sent(f"e{n}", {"n": n}, b"k%d" % n, timestamp_ms=at(n)) for n in range(3)])
+    worker = await stage.ready(app)
+    await worker.until_counted("events", "view", "completed", n=2)
+    await worker.until(committed(stage, 3))
+    async with operator(stage, app) as who:
+        run = await who.does("view")
+    assert (facts(run), run.counts.causes) == ((3, 2, 1, 0, 0), {"in_inbox": 1})
+    assert await stage.rows("SELECT id_text, state, version FROM tidegate.failure") == [("e1", "dead", 1)]
