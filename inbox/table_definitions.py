@@ -89,6 +89,7 @@ def fence_table(m: sa.MetaData) -> sa.Table:
         column("crashes", Long, "0"),
         nullable("crash_point", Long),
         column("in_hand", postgresql.ARRAY(sa.BigInteger()), "'{}'"),
+        nullable("innocent_at", Time),
         key("fence", "consumer", "topic", "partition"),
         unique("fence", "consumer", "topic", "partition", "epoch"),
         short("fence", "consumer", "topic"),

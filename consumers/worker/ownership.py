@@ -7,8 +7,7 @@
 4. Kafka is asked again. Who froze between 2 and 3, and was replaced meanwhile, gives the fence back.
 5. What a dead owner had alone in its hands is judged (`killed`).
 6. Checkpoints are read (nobody else moves them now), missing ones are made, with their births (`inbox.births`), and
-   reading starts at the lowest; after two unclean ends in a row at one place it starts with the suspects, one by one
-   (`suspects`).
+   reading starts at the lowest; after an unclean end it starts with the suspects, one by one (`suspects`).
 
 Where Kafka holds no offset yet, 2 is left out, and the start position is committed at the end: that is the ask.
 """
@@ -71,8 +70,15 @@ class Binding:
 TAKEOVER_PATIENCE_S = 5.0
 """How long open writers of the former owner may take before they are ended: a batch takes a tenth of it."""
 
-SUSPECTED_FROM: Final = 2
-"""Unclean ends in a row at one checkpoint. One is a machine that was taken away, two in one place may be a record."""
+SUSPECTED_FROM: Final = 1
+"""Unclean ends in a row at one checkpoint. One is mostly a machine that was taken away, so the look is a short one; but
+who waits for the second pays with a death more."""
+
+SURELY_FROM: Final = 2
+"""From here on it takes the time that it takes: two ends in one place are seldom chance."""
+
+ROWS_IN_HAND_MAX: Final = 100
+"""So many queued rows a dead owner may have had in its hands by themselves; who they were it did not write down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +177,8 @@ class Ownership:
         log.info("partition_taken", partition=str(partition), fence_epoch=fence_epoch, start=start, crashes=crashes)
         if crashes and start >= high:
             await self._judge.nothing_unread(holding)
+        if judgement is Judgement.SUSPECT:
+            holding.unclean_ends = max(holding.unclean_ends, SURELY_FROM)
         anew = before is not None and start < before
         suspected = crashes >= SUSPECTED_FROM or judgement is Judgement.SUSPECT
         return Ready(partition, epoch, self._by_track(holding, start), anew, suspected and start < high)
@@ -254,7 +262,8 @@ class Ownership:
         row = await self._read(holding.partition)
         if row is None or not row.crashes:
             return 0
-        holding.after_crash, holding.suspect_rows = True, set(row.in_hand)
+        holding.unclean_ends, holding.suspect_rows = row.crashes, set(row.in_hand)
+        holding.rows_unseen = ROWS_IN_HAND_MAX
         return row.crashes
 
     async def _read(self, partition: Partition) -> fence.Fence | None:
