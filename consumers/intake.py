@@ -108,6 +108,23 @@ class EventIntake:
             raise stall
         return self._event(record, decoded[0])
 
+    def events_of(self, records: list[Record]) -> list[Event[Any] | None]:
+        """Many records, of any partitions, as events; None where one is none. Raises DependencyError, as for one."""
+        decoded, stall = self._decode(records)
+        if stall is not None:
+            raise stall
+        if self._id_header is not None and len({record.topic for record in records}) == 1:
+            alike = self._take_alike(records, decoded, self._id_header)
+            if alike is not None:
+                return list(alike.events)
+        return [self._event_or_none(record, result) for record, result in zip(records, decoded, strict=True)]
+
+    def _event_or_none(self, record: Record, decoded: Decoded | RecordError | None) -> Event[Any] | None:
+        try:
+            return self._event(record, decoded)[0]
+        except RecordError:
+            return None
+
     def _decode(self, records: list[Record]) -> tuple[list[Decoded | RecordError | None], DependencyError | None]:
         living = [record for record in records if record.value is not None]
         stall = None

@@ -210,4 +210,6 @@ def _event_is_meant(event: Event[Any], wanted: Filter) -> bool:
 
 
 STANDS: Obstacle = Obstacle("it stands in the inbox: replay it there", Left.SKIPPED)
-TOO_OLD: Obstacle = Obstacle("it is older than what the inbox remembers: force it, if you know that it was not handled")
+TOO_OLD: Obstacle = Obstacle(
+    "it is older than what the inbox remembers: force it (--force), if you know that it was not handled"
+)

@@ -16,16 +16,14 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..inbox import audit, audit_seal
-from ..inbox.audit import AuditEntry
+from ..inbox.audit import CORRELATIONS, EVENTS, AuditEntry
+from ..inbox.audit import LETTERS as LETTERS
 from ..inbox.audit_seal import Head, Verified
 from ..inbox.failure_rows import indexed_text
 from ..inbox.tables import Tables
 from .permission import Gate, Warrant
 from .reach import Columns, Reach, Whole
 from .verbs import Verb
-
-LETTERS: Final = "failure_ids"
-"""The detail in which an act on many letters names them."""
 
 PAGE_LINES: Final = 1_000
 """Lines of one step of an export: a second's work at most, and a few megabytes."""
@@ -78,7 +76,7 @@ async def verify(gate: Gate, known: Head | None = None) -> Verified:
 
 async def of_letter(conn: AsyncConnection, t: Tables, sees: Reach, failure_id: int) -> list[AuditEntry]:
     """What was done about one letter, as far as its lines are within this reach; acts on many letters count too."""
-    about = sa.or_(t.audit.c.failure_id == failure_id, _names(t, failure_id))
+    about = sa.or_(t.audit.c.failure_id == failure_id, _names(t, LETTERS, failure_id))
     return await audit.read(conn, t, about, sees.rows(columns(t)))
 
 
@@ -101,9 +99,11 @@ def _conditions(t: Tables, wanted: AuditFilter) -> list[sa.ColumnElement[bool]]:
         (c.actor, wanted.actor),
         (c.act, wanted.act),
         (c.allowed, wanted.allowed),
-        (c.correlation_id, None if wanted.correlation_id is None else indexed_text(wanted.correlation_id)),
     ]
     conditions = [column == value for column, value in equal if value is not None]
+    if wanted.correlation_id is not None:
+        correlation_id = indexed_text(wanted.correlation_id)
+        conditions.append(sa.or_(c.correlation_id == correlation_id, _names(t, CORRELATIONS, correlation_id)))
     if wanted.since is not None:
         conditions.append(c.at >= wanted.since)
     if wanted.until is not None:
@@ -118,7 +118,9 @@ async def _about(asked: Warrant, event_id: str) -> sa.ColumnElement[bool]:
     is_it = f.event_id == bytes.fromhex(event_id) if is_digest else f.id_text == event_id
     rows = (await asked.conn.execute(sa.select(f.id, f.event_id).where(is_it).order_by(f.id).limit(_ROWS_MAX))).all()
     digests = {row.event_id for row in rows} | ({bytes.fromhex(event_id)} if is_digest else set[bytes]())
-    return sa.or_(sa.false(), c.event_id.in_(sorted(digests)), *(_names(asked.t, row.id) for row in rows))
+    named = [_names(asked.t, LETTERS, row.id) for row in rows]
+    named += [_names(asked.t, EVENTS, digest.hex()) for digest in sorted(digests)]
+    return sa.or_(sa.false(), c.event_id.in_(sorted(digests)), *named)
 
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
@@ -127,6 +129,6 @@ _ROWS_MAX: Final = 100
 """An event has a row for each handler at most."""
 
 
-def _names(t: Tables, failure_id: int) -> sa.ColumnElement[bool]:
-    """Whether an act on many letters names this one; the index on details answers it."""
-    return t.audit.c.details.contains(sa.cast(sa.literal({LETTERS: [failure_id]}, JSONB), JSONB))
+def _names(t: Tables, detail: str, name: int | str) -> sa.ColumnElement[bool]:
+    """Whether the line of an act on many letters names this one; the index on details answers it."""
+    return t.audit.c.details.contains(sa.cast(sa.literal({detail: [name]}, JSONB), JSONB))

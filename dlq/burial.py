@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, final
 
 from ..inbox import failure_rows
-from ..inbox.audit import AuditLine
+from ..inbox.audit import CORRELATIONS, EVENTS, LETTERS, AuditLine
 from ..inbox.clock import Clock
 from ..inbox.event import Event, Record
 from ..inbox.failure import Put
@@ -23,6 +23,7 @@ from ..inbox.failure_rows import Failure, NewFailure, Place
 from ..inbox.handlers import RESERVED
 from ..inbox.outbox import NewOutgoing
 from ..inbox.outcome import Dead
+from ..inbox.safe_text import Detail
 from .letter import (
     HELD,
     LETTER_BYTES_MAX,
@@ -102,8 +103,8 @@ class Burial:
             schema_id=self._schema_id_of(event.record),
             alone=alone,
             holds=holds,
+            replay_count=replays_of(event.record),
         )
-        row = replace(row, replay_count=replays_of(event.record))
         return Buried(row, self._letter(row, event.record, handler, traceparent, row.replay_count))
 
     def reject(
@@ -112,9 +113,9 @@ class Burial:
         """The row and the letter of a record that reached no handler: it is known by its position."""
         schema_id = self._schema_id_of(record)
         row = failure_rows.dead_record(
-            place, record, dead, now=self._clock.now(), tenant=tenant, brand=brand, schema_id=schema_id
-        )
-        row = replace(row, replay_count=replays_of(record))
+            place, record, dead, now=self._clock.now(), tenant=tenant, brand=brand, schema_id=schema_id,
+            replay_count=replays_of(record),
+        )  # fmt: skip
         return Buried(row, self._letter(row, record, RESERVED, None, row.replay_count))
 
     def letter_again(
@@ -157,6 +158,29 @@ class Burial:
             brand=row.brand,
             details={"reason": row.reason, "replay_count": row.replay_count, "attempts": row.attempts},
         )
+
+    def audit_lines(self, rows: Sequence[Failure], handler: str, act: str) -> list[AuditLine]:
+        """The same of many rows: those that have all in common but their events share a line, which names each of them.
+
+        A line for each of a thousand rows would cost more than to handle them.
+        """
+        alike: dict[tuple[object, ...], list[Failure]] = {}
+        for row in rows:
+            common = (row.tenant, row.brand, row.reason, row.replay_count, row.attempts)
+            alike.setdefault(common, []).append(row)
+        return [self._shared_line(same, handler, act) for same in alike.values()]
+
+    def _shared_line(self, rows: Sequence[Failure], handler: str, act: str) -> AuditLine:
+        line = self.audit_line(rows[0], handler, act)
+        if len(rows) == 1:
+            return line
+        named: dict[str, Detail] = {
+            LETTERS: tuple(row.id for row in rows),
+            EVENTS: tuple(row.event_id.hex() for row in rows),
+            CORRELATIONS: tuple(row.correlation_id for row in rows),
+        }
+        nobody = {"failure_id": None, "event_id": None, "correlation_id": "", "operation_id": ""}
+        return replace(line, **nobody, details={**line.details, **named})
 
     def _letter(
         self, row: NewFailure, record: Record, handler: str, traceparent: str | None, replay_count: int

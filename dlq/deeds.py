@@ -12,25 +12,21 @@ None of them touches an event of which a call may be under way: what became of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ..inbox import audit, failure, outbox, repairs
+from ..inbox import failure, outbox, repairs
 from ..inbox.clock import SystemClock
-from ..inbox.event import Record
 from ..inbox.failure_rows import Failure, Verdict
 from ..inbox.finding import failure_of
 from ..inbox.outcome import Dead, FailureState, Reason
-from ..inbox.record_bytes import decode_headers
-from ..inbox.store import Store
 from ..inbox.tables import Tables
-from .acting import Deed, Errand
+from .acting import Deed
 from .burial import Burial
-from .letter import Letter, emptied, read_letter
-from .permission import Act, Permit, Place, ask_verb, common_place
-from .selection import Entry, Filter
+from .erasing import empty_letters, erase_results_of
+from .selection import Entry
 from .verbs import Verb
 
 LETTERS_MAX: Final = 100
@@ -112,62 +108,8 @@ def _keeps_from_redact(entry: Entry) -> str | None:
 
 
 async def _redact(conn: AsyncConnection, t: Tables, fit: Sequence[Entry]) -> frozenset[int]:
-    """Lock order 2, 6, 7: the rows, then every letter that was written of them."""
+    """Lock order 2, 6, behind it the events' calls, 7: the rows, what calls returned, every letter written of them."""
     done = await repairs.redact(conn, t, [(entry.id, entry.row_version) for entry in fit])
-    o = t.outbox.c
-    await empty_letters(conn, t, o.failure_id.in_(sorted(done)))
+    await erase_results_of(conn, t, done)
+    await empty_letters(conn, t, t.outbox.c.failure_id.in_(sorted(done)))
     return done
-
-
-async def empty_letters(conn: AsyncConnection, t: Tables, *which: sa.ColumnElement[bool]) -> int:
-    """Lock order 7: letters in the outbox keep their headers and lose key, value and the record's own headers."""
-    o = t.outbox.c
-    chosen: list[Any] = [o.id, o.topic, o.key, o.payload, o.headers]
-    kept = sa.or_(o.key.is_not(None), o.payload.is_not(None))
-    found = await conn.execute(sa.select(*chosen).where(o.kind == "letter", kept, *which).order_by(o.id))
-    n = 0
-    for row in found.all():
-        letter = emptied(Record(row.topic, 0, 0, row.key, row.payload, decode_headers(row.headers)))
-        await repairs.redact_message(conn, t, row.id, letter.headers)
-        n += 1
-    return n
-
-
-async def redact_leftovers(store: Store, errand: Errand, permit: Permit) -> int:
-    """Saved letters of a key whose events were handled since: they have no row any more. How many there are, or were.
-
-    Raises:
-        NotPermitted: the actor may do this nowhere.
-    """
-    wanted, o = errand.filter, store.tables.outbox.c
-    assert wanted is not None, "leftovers are found by their key"
-    assert wanted.key is not None, "leftovers are found by their key"
-    of = [o.kind == "letter", o.key == wanted.key]
-    if wanted.consumer is not None:
-        of.append(o.consumer == wanted.consumer)
-    act = Act(Verb.REDACT.value, errand.actor, errand.reason, {"filter": str(wanted), "step": "letters without a row"})
-    await ask_verb(store, permit, act)
-    reach = permit.reach(Verb.REDACT)
-    async with store.look() as conn:
-        chosen = sa.select(o.id, o.topic, o.headers).where(*of)
-        letters = (await conn.execute(chosen)).all()
-    found = [(row.id, read_letter(Record(row.topic, 0, 0, None, None, decode_headers(row.headers)))) for row in letters]
-    mine = [(number, place_of_letter(letter)) for number, letter in found if _is_of(letter, wanted)]
-    ids = [number for number, place in mine if reach.covers(place)]
-    if errand.dry_run or not ids:
-        return len(ids)
-    async with store.transaction() as conn:
-        n = await empty_letters(conn, store.tables, o.id.in_(ids))
-        places = [place for _, place in mine if reach.covers(place)]
-        await audit.write(conn, store.tables, act.line(common_place(places)))
-    return n
-
-
-def place_of_letter(letter: Letter) -> Place:
-    """Where a saved letter without a row is, as it says itself: the house wrote it."""
-    return Place(letter.consumer or "", letter.handler or "", letter.tenant, letter.brand)
-
-
-def _is_of(letter: Letter, wanted: Filter) -> bool:
-    pairs = ((wanted.tenant, letter.tenant), (wanted.brand, letter.brand), (wanted.handler, letter.handler))
-    return all(asked is None or (asked or None) == told for asked, told in pairs)

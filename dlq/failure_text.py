@@ -130,7 +130,7 @@ def clean(text: str) -> str:
     >>> clean("a\x00b\nc") == "a b c", clean("\ud83d\ude00") == "\U0001f600", clean("\ud800") == "\ufffd"
     (True, True, True)
     """
-    return " ".join(_CONTROL.sub(" ", _paired(text)).split())
+    return " ".join((text if _is_plain(text) else _CONTROL.sub(" ", _paired(text))).split())
 
 
 def printable(text: str) -> str:
@@ -139,7 +139,12 @@ def printable(text: str) -> str:
     >>> printable("a  b\x00") == "a  b\ufffd"
     True
     """
-    return _CONTROL.sub("\ufffd", _paired(text))
+    return text if _is_plain(text) else _CONTROL.sub("\ufffd", _paired(text))
+
+
+def _is_plain(text: str) -> bool:
+    """Nothing in it but letters, digits, marks and spaces of ASCII, as in nearly every text: nothing to look for."""
+    return text.isascii() and text.isprintable()
 
 
 def _paired(text: str) -> str:

@@ -11,7 +11,9 @@ import datetime
 import hashlib
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, final
 
 from ..inbox.event import Header, Headers, Record
@@ -143,19 +145,24 @@ def replay_command(letter_id: str, tenant: str | None) -> str:
 
 def replay_instruction(letter: Letter) -> dict[str, Any]:
     """The replay instruction as docs/dead-letter-format.md's JSON Schema describes it."""
+    return _instruction(letter, _texts_of(letter))
+
+
+def _instruction(letter: Letter, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Its texts are those of the headers: bounded, and nothing in them that UTF-8 cannot hold."""
     return {
         "version": FORMAT_VERSION,
-        "dead_letter_id": letter.dead_letter_id,
-        "consumer": letter.consumer,
-        "handler": letter.handler,
+        "dead_letter_id": texts["dead_letter_id"],
+        "consumer": texts.get("consumer"),
+        "handler": texts.get("handler"),
         "handler_version": letter.handler_version,
-        "event_id": letter.event_id,
-        "tenant": letter.tenant,
-        "reason": letter.reason,
+        "event_id": texts.get("event_id"),
+        "tenant": texts.get("tenant"),
+        "reason": texts.get("reason"),
         "replay_count": letter.replay_count,
-        "runbook": runbook_of(letter.reason),
+        "runbook": runbook_of(texts.get("reason")),
         "origin": {
-            "topic": letter.origin_topic,
+            "topic": texts.get("origin_topic"),
             "incarnation": letter.origin_incarnation,
             "partition": letter.origin_partition,
             "offset": letter.origin_offset,
@@ -226,12 +233,25 @@ def _without(letter: Letter, left_out: tuple[str, ...]) -> Letter:
 
 
 def _written(letter: Letter) -> Written:
-    fields = [
-        (row.name, row.write(value)) for row in LETTER_HEADERS if (value := getattr(letter, row.field)) is not None
-    ]
-    ours = [*fields, *_derived(letter), *_share_group(dict(fields))]
+    texts = _texts_of(letter)
+    ours = [(_NAMES[field], text) for field, text in texts.items()]
+    ours += _derived(letter, texts)
+    ours += [(name, texts[field]) for name, field in _SHARED if field in texts]
     kept = own_headers(letter.headers)
-    return Written(letter.key, letter.value, kept + tuple((name, to_bytes(text)) for name, text in ours))
+    return Written(letter.key, letter.value, kept + tuple([(name, to_bytes(text)) for name, text in ours]))
+
+
+_WRITES: Final = tuple((row.field, row.write) for row in LETTER_HEADERS)
+_NAMES: Final = {row.field: row.name for row in LETTER_HEADERS}
+_SHARED: Final = tuple((SHARE_GROUP_PREFIX + suffix, field) for suffix, field in SHARE_GROUP_HEADERS)
+_values_of: Final = attrgetter(*_NAMES)
+_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _texts_of(letter: Letter) -> dict[str, str]:
+    """What each header says, by the field that it tells, in the order of the headers."""
+    values = zip(_WRITES, _values_of(letter), strict=True)
+    return {field: write(value) for (field, write), value in values if value is not None}
 
 
 def own_headers(headers: Headers) -> Headers:
@@ -239,28 +259,13 @@ def own_headers(headers: Headers) -> Headers:
     return tuple(header for header in headers if header[0] not in OUR_NAMES)
 
 
-def _derived(letter: Letter) -> list[tuple[str, str]]:
-    shown = _as_written(letter)
+def _derived(letter: Letter, texts: Mapping[str, str]) -> list[tuple[str, str]]:
     return [
         (VERSION, str(FORMAT_VERSION)),
-        (REPLAY, json.dumps(replay_instruction(shown), ensure_ascii=False, separators=(",", ":"))),
-        (REPLAY_COMMAND, replay_command(shown.dead_letter_id, shown.tenant)),
-        (RUNBOOK, runbook_of(shown.reason)),
+        (REPLAY, _json(_instruction(letter, texts))),
+        (REPLAY_COMMAND, replay_command(texts["dead_letter_id"], texts.get("tenant"))),
+        (RUNBOOK, runbook_of(texts.get("reason"))),
     ]
-
-
-def _as_written(letter: Letter) -> Letter:
-    """The letter with its texts as the headers show them: bounded, and nothing in them that UTF-8 cannot hold."""
-    texts = {
-        row.field: row.write(value) for row in LETTER_HEADERS if isinstance(value := getattr(letter, row.field), str)
-    }
-    return replace(letter, **texts)
-
-
-def _share_group(fields: dict[str, str]) -> list[tuple[str, str]]:
-    by_field = {row.field: row.name for row in LETTER_HEADERS}
-    named = ((SHARE_GROUP_PREFIX + suffix, by_field[field]) for suffix, field in SHARE_GROUP_HEADERS)
-    return [(name, fields[ours]) for name, ours in named if ours in fields]
 
 
 def _fits(written: Written, limit_bytes: int) -> bool:
@@ -269,11 +274,12 @@ def _fits(written: Written, limit_bytes: int) -> bool:
 
 def written_bytes(written: Written) -> int:
     """Bytes of key, value and headers, framing of the headers included."""
-    return len(written.key or b"") + len(written.value or b"") + sum(map(_header_bytes, written.headers))
+    return len(written.key or b"") + len(written.value or b"") + sum([_header_bytes(h) for h in written.headers])
 
 
 def _header_bytes(header: Header) -> int:
-    return len(to_bytes(header[0])) + len(header[1] or b"") + _HEADER_FRAMING_BYTES
+    name, value = header
+    return (len(name) if name.isascii() else len(to_bytes(name))) + len(value or b"") + _HEADER_FRAMING_BYTES
 
 
 # ------------------------------------------------------------------------------------------------------------ reading

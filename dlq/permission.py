@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -26,7 +26,7 @@ from ..inbox.store import Store
 from ..inbox.tables import Tables
 from .reach import SEVERAL, Caller, Reach, Whole, unlimited
 from .reach import Place as Place
-from .verbs import VERBS, Rule, Verb
+from .verbs import ROLES, VERBS, Rule, Verb
 
 
 class NotPermitted(TidegateError):
@@ -223,11 +223,31 @@ class Gate:
 def common_place(places: Iterable[Place]) -> Place:
     """What all of them have in common, for the one line of an act on many; their own line's place where it is one."""
     distinct = list(places)
-    if len(distinct) == 1:
-        return distinct[0]
+    return distinct[0] if len(distinct) == 1 else shared_place(distinct)
+
+
+class Placed(Protocol):
+    """What has the names of a place: one, or a letter."""
+
+    @property
+    def consumer(self) -> str: ...
+    @property
+    def handler(self) -> str: ...
+    @property
+    def tenant(self) -> str | None: ...
+    @property
+    def brand(self) -> str | None: ...
+    @property
+    def correlation_id(self) -> str: ...
+    @property
+    def operation_id(self) -> str: ...
+
+
+def shared_place(things: Collection[Placed]) -> Place:
+    """What many have in common; no one's own ids."""
 
     def shared(name: str, otherwise: str) -> Any:
-        values = {getattr(place, name) for place in distinct}
+        values = {getattr(thing, name) for thing in things}
         return values.pop() if len(values) == 1 else otherwise
 
     return Place(
@@ -260,4 +280,7 @@ def _line(
 def _not_permitted(actor: str, verb: Verb, place: Place) -> NotPermitted:
     where = "" if place.consumer == SEVERAL else f" in {place.consumer or '-'}/{place.handler or '(none)'}"
     needs = VERBS[verb].needs
-    return NotPermitted(f"{actor} may not {VERBS[verb].says}{where}: it needs the permission to {needs} there")
+    roles = " or ".join(sorted(role.value for role, held in ROLES.items() if needs in held))
+    return NotPermitted(
+        f"{actor} may not {VERBS[verb].says}{where}: it takes the role {roles} there (permission.policy_file)"
+    )

@@ -121,7 +121,7 @@ class Known:
 
 _STATES: Final[Mapping[FailureState, Obstacle]] = {
     FailureState.QUEUED: Obstacle("it is queued already", Left.SKIPPED),
-    FailureState.UNKNOWN: Obstacle("its outcome is unknown: review it"),
+    FailureState.UNKNOWN: Obstacle("its outcome is unknown: say what became of it (`tidegate review`)"),
     FailureState.DISCARDED: Obstacle("it was discarded"),
     FailureState.LINKED: Obstacle("it is a repeat and ends with its first one"),
 }
@@ -129,7 +129,7 @@ _STATES: Final[Mapping[FailureState, Obstacle]] = {
 CHANGED: Final = Obstacle("it was changed meanwhile", Left.SKIPPED)
 DONE: Final = Obstacle("it was handled already", Left.SKIPPED)
 ERASED: Final = Obstacle("its payload was erased")
-ELSEWHERE: Final = Obstacle("it came from another topic than the one that was named")
+ELSEWHERE: Final = Obstacle("it came from another topic than the one that was named (--to-source)")
 NOT_KNOWN: Final = Obstacle("no letter is known under this id")
 
 
@@ -154,17 +154,17 @@ def obstacle(entry: Entry, known: Known, order: Order) -> Obstacle | None:
 
 def too_often(replays: int) -> Obstacle:
     """The loop guard's word."""
-    return Obstacle(f"it was replayed {replays} times already: repair the cause, or force it")
+    return Obstacle(f"it was replayed {replays} times already: repair the cause, or force it (--force)")
 
 
 def tenant_obstacle(tenant: str | None, order: Order) -> Obstacle | None:
     """Whether the order says that this tenant's letters are meant."""
     named = order.named_tenant
     if named is not None:
-        return None if tenant == named else Obstacle("it is another tenant's than the one that was named")
+        return None if tenant == named else Obstacle("it is another tenant's than the one that was named (--tenant)")
     if tenant is None or order.all_tenants:
         return None
-    return Obstacle("it is of a tenant: name the tenant, or say that all tenants are meant")
+    return Obstacle("it is of a tenant: say whose letters are meant (--tenant NAME, or --all-tenants)")
 
 
 def version_obstacle(consumer: str, handler: str, version: int, order: Order) -> Obstacle | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ from ..inbox import audit, claim, failure
 from ..inbox.audit import AuditLine
 from ..inbox.safe_text import Detail
 from ..inbox.tables import Tables
-from .permission import Act, common_place
+from .permission import Act, shared_place
 from .reach import EVERYWHERE, Reach
 from .replay_order import (
     CHANGED,
@@ -121,31 +122,22 @@ async def _wanted(
 
 async def known_of(conn: AsyncConnection, t: Tables, found: Sequence[Entry]) -> dict[int, Known]:
     """What the guards ask the inbox about these letters. A plain read: the claim of the run itself decides."""
-    if not found:
-        return {}
-    asked_for = await conn.execute(
-        t.sql("""
-            SELECT id, handler, version, event_id, payload_hash8, edit_id, attempt_id, redacted_at
-              FROM {failure} WHERE id = ANY (CAST(:ids AS bigint[]))
-        """),
-        {"ids": [entry.id for entry in found]},
-    )
-    rows = asked_for.all()
-    known = {
-        row.id: Known(row.handler, row.payload_hash8, row.edit_id, row.attempt_id, row.redacted_at is not None)
-        for row in rows
-    }
+    known: dict[int, Known] = {}
     asked: defaultdict[tuple[int, int], set[bytes]] = defaultdict(set)
-    for row in rows:
-        ids = [row.event_id, known[row.id].attempt_of(row.event_id)]
-        asked[(row.handler, row.version)].update(i for i in ids if i is not None)
+    for entry in found:
+        erased = entry.redacted_at is not None
+        one = Known(entry.handler_id, entry.payload_hash8, entry.edit_id, entry.attempt_id, erased)
+        known[entry.id] = one
+        ids = asked[(entry.handler_id, entry.version)]
+        ids.add(entry.event_id)
+        if (attempt := one.attempt_of(entry.event_id)) is not None:
+            ids.add(attempt)
     claims = {key: await _claims(conn, t, key, ids) for key, ids in sorted(asked.items())}
-    for row in rows:
-        there, one = claims[(row.handler, row.version)], known[row.id]
-        mine = {i: there[i] for i in (row.event_id, one.attempt_of(row.event_id)) if i in there}
-        known[row.id] = Known(one.handler_id, one.payload_hash, one.edit_id, one.attempt_id, one.redacted, mine)
-    gone = Known(0, 0)  # between two reads: to queue it will not find it either
-    return {entry.id: known.get(entry.id, gone) for entry in found}
+    for entry in found if any(claims.values()) else ():
+        there, one = claims[(entry.handler_id, entry.version)], known[entry.id]
+        mine = {i: there[i] for i in (entry.event_id, one.attempt_of(entry.event_id)) if i in there}
+        known[entry.id] = replace(one, claims=mine)
+    return known
 
 
 async def _claims(conn: AsyncConnection, t: Tables, key: tuple[int, int], ids: Collection[bytes]) -> dict[bytes, int]:
@@ -178,7 +170,8 @@ async def _identify(
 
 def audit_line(order: Order, report: Report, run_id: int | None) -> AuditLine:
     """One line for the act; with the letter's own fields where there is only one."""
-    place, wanted = common_place(entry.place for entry in report.replayed), order.filter
+    replayed, wanted = report.replayed, order.filter
+    place = replayed[0].place if len(replayed) == 1 else shared_place(replayed)
     details: dict[str, Detail] = {
         "forced": order.force,
         "new_operation": order.new_operation,

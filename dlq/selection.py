@@ -96,6 +96,10 @@ class Entry:
     """When its payload was erased: it can never be run."""
     value_bytes: int | None
     """The value's length; None for a tombstone."""
+    handler_id: int = 0
+    payload_hash8: int = 0
+    attempt_id: bytes | None = None
+    """The identity that it ran under last, where that is not the event's own."""
 
     @property
     def place(self) -> Place:
@@ -123,7 +127,7 @@ async def entries(
     chosen = _listed(t, named=named).where(*asked).order_by(t.failure.c.id).limit(limit)
     if upto is not None:
         chosen = chosen.where(t.failure.c.id <= upto)
-    return [_entry(row, named=named) for row in (await conn.execute(chosen)).mappings()]
+    return _entries(await conn.execute(chosen))
 
 
 async def count(
@@ -196,7 +200,7 @@ async def _by_letter(conn: AsyncConnection, t: Tables, letter_id: bytes) -> list
 
 async def _where(conn: AsyncConnection, t: Tables, *conditions: sa.ColumnElement[bool]) -> list[Entry]:
     rows = await conn.execute(_listed(t).where(*conditions).order_by(t.failure.c.id).limit(NAMED_MAX))
-    return [_entry(row) for row in rows.mappings()]
+    return _entries(rows)
 
 
 NAMED_MAX: Final = 100
@@ -221,9 +225,9 @@ def _listed(t: Tables, *, named: bool = True) -> sa.Select[Any]:
         f.record_offset.label("offset"),
         h.consumer,
         h.name.label("handler"),
-        f.key,
+        h.id.label("handler_id"),
         sa.func.octet_length(f.value).label("value_bytes"),
-        (_latest_letter(t) if named else sa.cast(sa.null(), t.outbox.c.id.type)).label("saved_letter"),
+        *((f.key, _latest_letter(t).label("saved_letter")) if named else ()),
     ).select_from(joined(t))
 
 
@@ -238,6 +242,7 @@ _PLAIN: Final = (
     *("id", "row_version", "version", "state", "reason", "exception_type", "message", "stack_digest", "topic"),
     *("incarnation", "partition", "event_id", "id_text", "type", "tenant", "brand", "correlation_id", "operation_id"),
     *("attempts", "replay_count", "first_failed_at", "last_failed_at", "due", "effect_id", "edit_id", "redacted_at"),
+    *("payload_hash8", "attempt_id"),
 )
 
 
@@ -253,13 +258,11 @@ def conditions(t: Tables, wanted: Filter) -> list[sa.ColumnElement[bool]]:
         (f.tenant, wanted.tenant or None),
         (f.brand, wanted.brand),
         (f.topic, wanted.topic),
-        (sa.func.sha256(f.key), None if wanted.key is None else sa.func.sha256(wanted.key)),
         (f.key, wanted.key),
         (f.id_text, wanted.event_id),
-        (f.correlation_id, None if wanted.correlation_id is None else indexed_text(wanted.correlation_id)),
-        (f.operation_id, None if wanted.operation_id is None else indexed_text(wanted.operation_id)),
     ]
     asked = [column == value for column, value in equal if value is not None]
+    asked += [_standing_or_queued(t, wanted.state, is_it) for is_it in _indexed(t, wanted)]
     if wanted.tenant == "":
         asked.append(f.tenant.is_(None))
     if wanted.header is not None:  # as it is stored: name and value, each behind its length
@@ -271,14 +274,46 @@ def conditions(t: Tables, wanted: Filter) -> list[sa.ColumnElement[bool]]:
     return asked
 
 
-def _entry(row: sa.RowMapping, *, named: bool = True) -> Entry:
-    columns: dict[str, Any] = {str(name): value for name, value in row.items()}
+def _indexed(t: Tables, wanted: Filter) -> list[sa.ColumnElement[bool]]:
+    """What `wanted` asks of columns that have an index of their own, in its words."""
+    f = t.failure.c
+    equal: list[tuple[sa.ColumnElement[Any], object]] = [
+        (sa.func.sha256(f.key), None if wanted.key is None else sa.func.sha256(wanted.key)),
+        (f.correlation_id, None if wanted.correlation_id is None else indexed_text(wanted.correlation_id)),
+        (f.operation_id, None if wanted.operation_id is None else indexed_text(wanted.operation_id)),
+    ]
+    return [column == value for column, value in equal if value is not None]
+
+
+def _standing_or_queued(t: Tables, state: FailureState | None, is_it: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Rows that stand have such an index, those that are queued have none, so that a replay writes fewer.
+
+    These are found through the queue's own two indexes: each part says which rows its index has.
+    """
+    f = t.failure.c
+    if state not in (None, FailureState.QUEUED):
+        return is_it
+    queued = f.state == FailureState.QUEUED.value
+    return sa.or_(
+        sa.and_(sa.not_(queued), is_it),
+        sa.and_(queued, f.alone, is_it),
+        sa.and_(queued, sa.not_(f.alone), is_it),
+    )
+
+
+def _entries(rows: sa.CursorResult[Any]) -> list[Entry]:
+    """The columns' names are looked at once for all rows."""
+    names = list(rows.keys())
+    return [_entry(dict(zip(names, row, strict=True))) for row in rows.all()]
+
+
+def _entry(columns: dict[str, Any]) -> Entry:
+    columns["state"] = state = FailureState(columns["state"])
+    if "saved_letter" not in columns:
+        return Entry(**columns, dead_letter_id="")
     key, saved = columns.pop("key"), columns.pop("saved_letter")
-    state = FailureState(columns.pop("state"))
-    if not named:
-        return Entry(**columns, state=state, dead_letter_id="")
     letter_id: bytes = _letter_id(columns, key, state) if saved is None else saved
-    return Entry(**columns, state=state, dead_letter_id=letter_id.hex())
+    return Entry(**columns, dead_letter_id=letter_id.hex())
 
 
 def _letter_id(columns: dict[str, Any], key: bytes | None, state: FailureState) -> bytes:

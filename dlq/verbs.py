@@ -18,7 +18,7 @@ class Permission(enum.StrEnum):
 
     VIEW = "view"
     """See what there is, without keys, payloads and results."""
-    REVEAL = "dlq_reveal"
+    REVEAL = "reveal"
     """See keys, payloads and results too."""
     OPERATE = "operate"
     """Have work done again, later, or not any more."""
@@ -75,6 +75,8 @@ class Verb(enum.StrEnum):
     EXPORT_AUDIT = "export_audit"
     VERIFY_AUDIT = "verify_audit"
     BACKFILL = "backfill"
+    LIST_BACKFILLS = "list_backfills"
+    ABANDON_BACKFILL = "abandon_backfill"
     REBUILD = "rebuild"
     SWAP = "swap"
     ROLLBACK = "rollback"
@@ -135,6 +137,8 @@ VERBS: Final[Mapping[Verb, Rule]] = MappingProxyType(
         Verb.EXPORT_AUDIT: _look("write the audit to a file"),
         Verb.VERIFY_AUDIT: _look("check that no line of the audit was changed"),
         Verb.BACKFILL: _change(Permission.ADMINISTER, "read a window of a topic again"),
+        Verb.LIST_BACKFILLS: _look("list backfills"),
+        Verb.ABANDON_BACKFILL: _change(Permission.ADMINISTER, "give a backfill up"),
         Verb.REBUILD: _change(Permission.ADMINISTER, "build a projection's new version"),
         Verb.SWAP: _change(Permission.ADMINISTER, "make a projection's new version the live one"),
         Verb.ROLLBACK: _change(Permission.ADMINISTER, "make a projection's former version the live one"),

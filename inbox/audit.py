@@ -21,6 +21,15 @@ from .failure_rows import indexed_text
 from .safe_text import Detail, safe_details, safe_text
 from .tables import Tables
 
+LETTERS: Final = "failure_ids"
+"""The detail in which an act on many letters names them."""
+
+EVENTS: Final = "event_ids"
+"""The detail with their events' ids in hex digits, where the letters' rows go with the act."""
+
+CORRELATIONS: Final = "correlation_ids"
+"""And the one with their correlation ids."""
+
 NO_DETAILS: Final[Mapping[str, Detail]] = MappingProxyType({})
 
 

@@ -37,6 +37,7 @@ from typing import Any, Final, NamedTuple, final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from .arrays import arrays, insert_arrays
 from .errors import ConfigurationError
 from .tables import Tables
 
@@ -120,7 +121,8 @@ async def seal(conn: AsyncConnection, t: Tables) -> tuple[Head, int]:
         head = Head(n, digest_of(head.digest, n, xid, system, line))
         seals.append({"n": n, "audit_id": line["id"], "xid": xid, "system": system, "digest": head.digest})
     if seals:
-        await conn.execute(sa.insert(t.audit_seal), seals)
+        rows = [tuple(one.values()) for one in seals]
+        await conn.execute(insert_arrays(t.audit_seal, tuple(seals[0])), arrays(tuple(seals[0]), rows))
     return head, len(seals)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, final
 
 import sqlalchemy as sa
@@ -24,7 +24,10 @@ Kind = Literal["command", "projection"]
 @final
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A partition's share of the window. From `next_offset` to `chunk_end` is in hand; `known` was known before."""
+    """A partition's share of the window. From `next_offset` to `chunk_end` is in hand; `known` was known before.
+
+    `live_offset` is where the live version stood when it was held; None where it is not.
+    """
 
     partition: Partition
     incarnation: int
@@ -33,6 +36,21 @@ class Part:
     end_offset: int
     chunk_end: int | None = None
     known: Sequence[int] = ()
+    live_offset: int | None = None
+
+    @property
+    def is_again(self) -> bool:
+        """What comes next was applied by the live version, which is held."""
+        return self.live_offset is not None and self.next_offset < self.live_offset
+
+    @property
+    def leg_end(self) -> int:
+        """To here everything is of one kind: applied before, or not."""
+        return self.live_offset if self.live_offset is not None and self.is_again else self.end_offset
+
+    def behind(self, next_offset: int) -> Part:
+        """The part once everything below is done."""
+        return replace(self, next_offset=next_offset, chunk_end=None, known=())
 
 
 @final
@@ -69,7 +87,18 @@ class Run:
     started_at: datetime.datetime
     touched_at: datetime.datetime
     ended_at: datetime.datetime | None
+    abandoned_at: datetime.datetime | None
     parts: Sequence[Part] = ()
+
+    @property
+    def holds(self) -> bool:
+        """The live version writes nothing until this is over."""
+        return bool(self.wanted.get("hold"))
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody goes on with it."""
+        return self.ended_at is not None or self.abandoned_at is not None
 
     @property
     def group(self) -> str:
@@ -101,13 +130,16 @@ async def begin(
     why: str,
     wanted: Mapping[str, Any],
     cluster_id: str,
-    parts: Collection[Part],
 ) -> int:
-    """Write down a new backfill with its parts, of which none is begun; its number."""
+    """Write down a new backfill; its number."""
     made = sa.insert(t.backfill).values(
         consumer=consumer, handler=handler, kind=kind, actor=actor, why=why, wanted=dict(wanted), cluster_id=cluster_id
     )
-    number: int = (await conn.execute(made.returning(t.backfill.c.id))).scalar_one()
+    return (await conn.execute(made.returning(t.backfill.c.id))).scalar_one()
+
+
+async def add_parts(conn: AsyncConnection, t: Tables, number: int, parts: Collection[Part]) -> None:
+    """Its parts, of which none is begun."""
     if parts:
         await conn.execute(
             sa.insert(t.backfill_part),
@@ -120,11 +152,11 @@ async def begin(
                     "start_offset": part.start_offset,
                     "next_offset": part.next_offset,
                     "end_offset": part.end_offset,
+                    "live_offset": part.live_offset,
                 }
                 for part in parts
             ],
         )
-    return number
 
 
 async def read(conn: AsyncConnection, t: Tables, number: int) -> Run | None:
@@ -189,12 +221,21 @@ async def close_chunk(
     )
 
 
-async def end(conn: AsyncConnection, t: Tables, number: int) -> None:
-    """All of it has come to its end."""
-    await conn.execute(
-        t.sql("UPDATE {backfill} SET ended_at = clock_timestamp(), touched_at = clock_timestamp() WHERE id = :id"),
-        {"id": number},
-    )
+async def end(conn: AsyncConnection, t: Tables, number: int) -> bool:
+    """All of it has come to its end. False: it was over already."""
+    return await _over(conn, t, number, {"ended_at": sa.func.clock_timestamp()})
+
+
+async def abandon(conn: AsyncConnection, t: Tables, number: int) -> bool:
+    """Nobody goes on with it. False: it was over already."""
+    return await _over(conn, t, number, {"abandoned_at": sa.func.clock_timestamp()})
+
+
+async def _over(conn: AsyncConnection, t: Tables, number: int, how: Mapping[str, Any]) -> bool:
+    c = t.backfill.c
+    ending = sa.update(t.backfill).where(c.id == number, c.ended_at.is_(None), c.abandoned_at.is_(None))
+    changed = await conn.execute(ending.values({**how, "touched_at": sa.func.clock_timestamp()}).returning(c.id))
+    return changed.one_or_none() is not None
 
 
 async def _change(
@@ -223,4 +264,5 @@ def _part(row: sa.Row[Any]) -> Part:
         row.end_offset,
         row.chunk_end,
         row.known,
+        row.live_offset,
     )

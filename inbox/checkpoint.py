@@ -17,12 +17,13 @@ from .tables import Tables
 class Checkpoint:
     """The next offset to handle, in the incarnation of the topic that it was written for.
 
-    A detached one does not count for the start.
+    A detached one does not count for the start; one that a backfill has `held`, by its number, nobody moves.
     """
 
     next_offset: int
     incarnation: int = 0
     detached: bool = False
+    held: int | None = None
 
 
 class Move(NamedTuple):
@@ -37,7 +38,7 @@ class Move(NamedTuple):
 
 
 class Mismatch(NamedTuple):
-    """A checkpoint that was not at `old`: `found` is where it is, None where there is no row.
+    """A checkpoint that was not at `old`, or is held: `found` is where it is, None where there is no row.
 
     A lower one than this worker wrote means that the database went back in time.
     """
@@ -52,7 +53,7 @@ async def read(
     """The checkpoints of all the consumer's handlers (also of those that the app has no more): (id, version) -> it."""
     rows = await conn.execute(
         t.sql("""
-            SELECT c.handler, c.version, c.next_offset, c.incarnation, c.detached
+            SELECT c.handler, c.version, c.next_offset, c.incarnation, c.detached, c.held
               FROM {checkpoint} c JOIN {handler} h ON h.id = c.handler
              WHERE h.consumer = :consumer AND c.topic = :topic AND c.partition = :partition
         """),
@@ -89,17 +90,18 @@ async def reset(
     incarnation: int,
     next_offset: int,
 ) -> None:
-    """Lock order 8: set checkpoints whatever they were.
+    """Lock order 8: set checkpoints whatever they were, but those that are held.
 
     Only by declared policy: the topic was made anew, or an operator moves them.
     """
     await conn.execute(
         t.sql("""
-            INSERT INTO {checkpoint} (handler, version, topic, partition, incarnation, next_offset)
+            INSERT INTO {checkpoint} AS c (handler, version, topic, partition, incarnation, next_offset)
             SELECT handler, version, :topic, :partition, :incarnation, :next_offset
               FROM unnest(CAST(:handlers AS bigint[]), CAST(:versions AS int[])) u (handler, version)
             ON CONFLICT (handler, version, topic, partition)
             DO UPDATE SET incarnation = excluded.incarnation, next_offset = excluded.next_offset
+             WHERE c.held IS NULL
         """),
         {**_handlers(handlers), **_place(partition), "incarnation": incarnation, "next_offset": next_offset},
     )
@@ -121,7 +123,7 @@ async def move(conn: AsyncConnection, t: Tables, moves: Sequence[Move]) -> list[
             mine AS (
               SELECT c.handler, c.version, c.topic, c.partition, m.new FROM moves m
                 JOIN {checkpoint} c USING (handler, version, topic, partition)
-               WHERE c.next_offset = m.old
+               WHERE c.next_offset = m.old AND c.held IS NULL
                ORDER BY handler, version, topic, partition FOR NO KEY UPDATE OF c)
             UPDATE {checkpoint} c SET next_offset = m.new FROM mine m
              WHERE c.handler = m.handler AND c.version = m.version AND c.topic = m.topic AND c.partition = m.partition
@@ -180,7 +182,7 @@ async def attach_only(conn: AsyncConnection, t: Tables, consumer: str, handler_i
     """Lock order 8: the consumer's checkpoints count for the start if their handler is one of `handler_ids`.
 
     The others are those that the app no longer has: their checkpoints stay where they are, and count again once the
-    handler is back (a rollback), which then goes on where it stopped.
+    handler is back (a rollback), which then goes on where it stopped. What a backfill holds counts when it lets it go.
     """
     await conn.execute(
         t.sql("""
@@ -188,6 +190,7 @@ async def attach_only(conn: AsyncConnection, t: Tables, consumer: str, handler_i
               SELECT c.handler, c.version, c.topic, c.partition, NOT h.id = ANY (CAST(:present AS bigint[])) AS gone
                 FROM {checkpoint} c JOIN {handler} h ON h.id = c.handler
                WHERE h.consumer = :consumer AND c.detached = (h.id = ANY (CAST(:present AS bigint[])))
+                 AND c.held IS NULL
                ORDER BY c.handler, c.version, c.topic, c.partition FOR NO KEY UPDATE OF c)
             UPDATE {checkpoint} c SET detached = mine.gone FROM mine
              WHERE c.handler = mine.handler AND c.version = mine.version

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import datetime
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final, LiteralString, NamedTuple, final
+from typing import Any, Final, LiteralString, NamedTuple, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -108,11 +108,29 @@ class IdFilter:
         return IdFilter(size)
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """What was read for: the answer counts only for this very filter."""
 
     filter: IdFilter
     reached: Reached
+
+
+class Question(NamedTuple):
+    """What is asked for each handler, `read_max` rows at most."""
+
+    asked: Mapping[int, Asked]
+    read_max: int
+
+    def parameters(self) -> dict[str, object]:
+        """Those of `READ`."""
+        reached = [one.reached for one in self.asked.values()]
+        return {
+            "handlers": list(self.asked),
+            "xids": [one.cursor[0] for one in reached],
+            "rows": [one.cursor[1] for one in reached],
+            "open": sorted(frozenset[int]().union(*[one.open for one in reached])),
+            "most": self.read_max,
+        }
 
 
 @final
@@ -130,19 +148,19 @@ class FailingIds:
 
         `lock`: the same statement takes the generation lock first.
         """
-        asked = {handler: self._ask(handler) for handler in sorted(set(handler_ids))}
-        rows = await conn.execute(
-            t.sql(_LOCKED + _READ if lock else _UNLOCKED + _READ),
-            {
-                **({"key": t.generation_lock} if lock else {}),
-                "handlers": list(asked),
-                "xids": [one.reached.cursor[0] for one in asked.values()],
-                "rows": [one.reached.cursor[1] for one in asked.values()],
-                "open": sorted(frozenset[int]().union(*[one.reached.open for one in asked.values()])),
-                "most": self._read_max,
-            },
-        )
-        return {row.handler: self._take(asked[row.handler], _News(*row)) for row in rows if row.handler is not None}
+        question = self.question(handler_ids)
+        parameters = {**question.parameters(), **({"key": t.generation_lock} if lock else {})}
+        rows = await conn.execute(t.sql((_LOCKED if lock else _UNLOCKED) + READ), parameters)
+        return self.take(question, [tuple(row) for row in rows])
+
+    def question(self, handler_ids: Collection[int]) -> Question:
+        """What a statement that ends with `READ` is to be asked, now, for these handlers."""
+        return Question({handler: self._ask(handler) for handler in sorted(set(handler_ids))}, self._read_max)
+
+    def take(self, question: Question, rows: Iterable[tuple[Any, ...]]) -> dict[int, IdFilter | None]:
+        """Take its answer, the rows of `READ`."""
+        asked = question.asked
+        return {row[0]: self._take(asked[row[0]], _News(*row)) for row in rows if row[0] is not None}
 
     async def catch_up(self, look: Look, t: Tables, handler_ids: Collection[int]) -> None:
         """Read all that there is, in short transactions, so that no batch has to.
@@ -159,16 +177,16 @@ class FailingIds:
                 if row == 0 and reached != START:
                     break
 
-    def _ask(self, handler: int) -> _Asked:
+    def _ask(self, handler: int) -> Asked:
         known = self._filters.setdefault(handler, IdFilter(SIZES[0]))
-        return _Asked(known, known.reached)
+        return Asked(known, known.reached)
 
     def _replace(self, handler: int, old: IdFilter, new: IdFilter) -> None:
         """Answers that are under way still go to the old one, for which they were asked."""
         if self._filters[handler] is old:
             self._filters[handler] = new
 
-    def _take(self, asked: _Asked, news: _News) -> IdFilter | None:
+    def _take(self, asked: Asked, news: _News) -> IdFilter | None:
         known, there_is_more = asked.filter, news.n == self._read_max
         if known.server not in {None, news.server}:
             return self._replace(news.handler, known, IdFilter(SIZES[0]))
@@ -203,16 +221,18 @@ class _News(NamedTuple):
 
 
 _LOCKED: Final[LiteralString] = """
-    WITH first AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(:key))
+    WITH first AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(:key)) SELECT
 """
 _UNLOCKED: Final[LiteralString] = """
-    WITH first AS MATERIALIZED (SELECT 1)
+    WITH first AS MATERIALIZED (SELECT 1) SELECT
 """
 
+# Stands behind `SELECT` and what else is asked for; `first` is what has to happen before.
+#
 # A look for the first new row, which the planner does by the index whatever its statistics say, spares the rest where
 # there is none. Otherwise a handler without rows might pay for a scan of a table that is full of another's.
-_READ: Final[LiteralString] = """
-    SELECT h.handler, f.n, f.words, f.last, late.words, pg_postmaster_start_time(), CAST(s.next AS bigint), s.open
+READ: Final[LiteralString] = """
+           h.handler, f.n, f.words, f.last, late.words, pg_postmaster_start_time(), CAST(s.next AS bigint), s.open
       FROM first
      CROSS JOIN (SELECT CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS next,
                         ARRAY(SELECT CAST(CAST(pg_snapshot_xip(pg_current_snapshot()) AS text) AS bigint)

@@ -11,10 +11,9 @@ import datetime
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, LiteralString, NamedTuple
 
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .arrays import arrays, insert_arrays
+from .arrays import Typed, arrays, insert_text
 from .failure_rows import NewFailure, Verdict, headers_bytes
 from .lanes import Change, Locked, Places, Seen, keep, lane_of, needs_place
 from .lanes import draw_places as draw_places
@@ -43,9 +42,8 @@ async def put(conn: AsyncConnection, t: Tables, rows: Sequence[NewFailure], plac
     if places is None:
         places = await draw_places(conn, t, rows)
     seqs = list(_seqs(rows, places))
-    created = (
-        await conn.execute(_put(t), arrays(_COLUMNS, [_values(*pair) for pair in zip(rows, seqs, strict=True)]))
-    ).all()
+    values = [_values(*pair) for pair in zip(rows, seqs, strict=True)]
+    created = (await conn.execute(t.sql(_PUT), arrays(_COLUMNS, values))).all()
     ids = {tuple(row[1:]): row[0] for row in created}
     there = await _ids_by_position(conn, t, [row for row in rows if row.position not in ids])
     seen: set[tuple[Any, ...]] = set()
@@ -68,12 +66,8 @@ async def adopt(
     if not rows:
         return {}
     seqs = list(_seqs(rows, places))
-    f = t.failure.c
-    statement = insert_arrays(t.failure, _COLUMNS).on_conflict_do_nothing()
-    created = await conn.execute(
-        statement.returning(f.id, f.handler, f.version, f.event_id),
-        arrays(_COLUMNS, [_values(*pair) for pair in zip(rows, seqs, strict=True)]),
-    )
+    values = [_values(*pair) for pair in zip(rows, seqs, strict=True)]
+    created = await conn.execute(t.sql(_ADOPT), arrays(_COLUMNS, values))
     ids = {(row[1], row[2], row[3]): row[0] for row in created}
     pairs = zip(rows, seqs, strict=True)
     here = [(row, seq) for row, seq in pairs if (row.handler, row.version, row.event_id) in ids and needs_place(row)]
@@ -93,13 +87,19 @@ def _seqs(rows: Sequence[NewFailure], places: Places) -> Iterator[int]:
 
 _POSITION: Final = ("handler", "version", "topic", "incarnation", "partition", "record_offset")
 
-_COLUMNS: Final = (
-    *("origin", *_POSITION, "home_topic", "home_partition", "event_id", "payload_hash8", "lane", "alone", "holds"),
-    *("seq", "state", "due", "duplicate_of", "reason", "message", "exception_type", "stack_digest", "attempts"),
-    *("class_attempts", "retrying_since", "effect_id", "first_failed_at", "last_failed_at", "id_text", "type"),
-    *("tenant", "brand", "correlation_id", "operation_id", "schema_id", "key", "value", "headers"),
-    *("timestamp_ms", "timestamp_type", "replay_count"),
+_TYPED: Final[tuple[Typed, ...]] = (
+    *(("origin", "text"), ("handler", "bigint"), ("version", "int"), ("topic", "text"), ("incarnation", "bigint")),
+    *(("partition", "int"), ("record_offset", "bigint"), ("home_topic", "text"), ("home_partition", "int")),
+    *(("event_id", "bytea"), ("payload_hash8", "bigint"), ("lane", "bytea"), ("alone", "boolean")),
+    *(("holds", "boolean"), ("seq", "bigint"), ("state", "text"), ("due", "timestamptz"), ("duplicate_of", "bigint")),
+    *(("reason", "text"), ("message", "text"), ("exception_type", "text"), ("stack_digest", "text")),
+    *(("attempts", "bigint"), ("class_attempts", "bigint"), ("retrying_since", "timestamptz")),
+    *(("effect_id", "bigint"), ("first_failed_at", "timestamptz"), ("last_failed_at", "timestamptz")),
+    *(("id_text", "text"), ("type", "text"), ("tenant", "text"), ("brand", "text"), ("correlation_id", "text")),
+    *(("operation_id", "text"), ("schema_id", "bigint"), ("key", "bytea"), ("value", "bytea"), ("headers", "bytea")),
+    *(("timestamp_ms", "bigint"), ("timestamp_type", "int"), ("replay_count", "bigint")),
 )
+_COLUMNS: Final = tuple(name for name, _ in _TYPED)
 
 
 def _values(row: NewFailure, seq: int) -> tuple[Any, ...]:
@@ -112,15 +112,14 @@ def _values(row: NewFailure, seq: int) -> tuple[Any, ...]:
     )
 
 
-def _put(t: Tables) -> sa.Executable:
-    table = t.failure
-    return (
-        insert_arrays(table, _COLUMNS)
-        .on_conflict_do_nothing(
-            index_elements=list(_POSITION), index_where=table.c.origin == sa.literal_column("'event'")
-        )
-        .returning(table.c.id, *[table.c[name] for name in _POSITION])
-    )
+_INSERT: Final[LiteralString] = insert_text("{failure}", _TYPED)
+
+_PUT: Final[LiteralString] = f"""{_INSERT}
+    ON CONFLICT (handler, version, topic, incarnation, partition, record_offset) WHERE origin = 'event' DO NOTHING
+    RETURNING id, handler, version, topic, incarnation, partition, record_offset
+"""
+
+_ADOPT: Final[LiteralString] = f"{_INSERT} ON CONFLICT DO NOTHING RETURNING id, handler, version, event_id"
 
 
 async def _ids_by_position(conn: AsyncConnection, t: Tables, rows: Sequence[NewFailure]) -> dict[tuple[Any, ...], int]:
@@ -302,12 +301,16 @@ _DISCARD: Final = _Change("state = 'discarded', due = NULL, holds = false", wait
 
 
 def _statement(change: _Change) -> LiteralString:
+    # One look-up by the key for each row, in the order of the ids, whatever the planner's statistics say of states: a
+    # join might read the whole table for a thousand of its rows. What stands twice in it keeps its estimate at a row.
     mine = """
         WITH mine AS (
-          SELECT f.id, f.state IN ('queued', 'unknown') OR f.holds AS waited FROM {failure} f
-            JOIN unnest(CAST(:ids AS bigint[]), CAST(:row_versions AS bigint[])) u (id, row_version)
-              ON u.id = f.id AND u.row_version = f.row_version
-           WHERE f.state = ANY (CAST(:sources AS text[])) ORDER BY f.id FOR UPDATE OF f)
+          SELECT f.id, f.waited FROM unnest(CAST(:ids AS bigint[]), CAST(:row_versions AS bigint[])) u (id, row_version)
+           CROSS JOIN LATERAL (
+                 SELECT id, row_version, state IN ('queued', 'unknown') OR holds AS waited FROM {failure}
+                  WHERE id = u.id AND row_version = u.row_version AND (state = ANY (CAST(:sources AS text[]))) IS TRUE
+                  LIMIT 1 FOR UPDATE) f
+           WHERE f.id = u.id AND f.row_version = u.row_version)
     """
     returned = "WHERE f.id = mine.id RETURNING f.id, f.alone, f.handler, f.topic, f.lane, f.seq, mine.waited"
     if change.sets is None:
@@ -332,6 +335,8 @@ async def _act(
     ordered = sorted(rows)
     numbers = {"ids": [seen[0] for seen in ordered], "row_versions": [seen[1] for seen in ordered]}
     changed = (await conn.execute(t.sql(_statement(change)), {**numbers, **values})).all()
+    if change.sets is None:
+        await _end_linked(conn, t, [row.id for row in changed])
     waits = bool(values["holds"]) if change.waits is None else change.waits
     changes = [
         Change((row.handler, row.topic, row.lane), row.seq, row.waited, waits) for row in changed if not row.alone
@@ -339,3 +344,20 @@ async def _act(
     assert all(one.lane in locked for one in changes), "a row was changed whose lane is not locked"
     await keep(conn, t, changes)
     return frozenset(row.id for row in changed)
+
+
+async def _end_linked(conn: AsyncConnection, t: Tables, gone: Collection[int]) -> None:
+    """Rows that are linked to these go with them.
+
+    A statement of its own: `link` holds the original until it commits, so whoever has deleted that sees the linked row
+    in the next snapshot, and none can come after it. A foreign key would do the same with a query for each row.
+    """
+    linked = await conn.execute(
+        t.sql("""
+            SELECT f.id FROM unnest(CAST(:ids AS bigint[])) u (id)
+             CROSS JOIN LATERAL (SELECT id FROM {failure} WHERE duplicate_of = u.id OFFSET 0) f
+        """),
+        {"ids": sorted(gone)},
+    )
+    if ids := sorted(linked.scalars()):
+        await conn.execute(t.sql("DELETE FROM {failure} WHERE id = ANY (CAST(:ids AS bigint[]))"), {"ids": ids})

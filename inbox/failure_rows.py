@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from .columns import ID_TEXT_CHARS_MAX, INDEXED_TEXT_CHARS_MAX, NAME_CHARS_MAX
@@ -123,11 +123,14 @@ def dead(
     schema_id: int | None = None,
     alone: bool = False,
     holds: bool = False,
+    replay_count: int = 0,
 ) -> NewFailure:
     """An event that no retry helps. `holds`: its key waits until a person has decided."""
-    row = _of_event(place, event, Verdict.of(verdict), attempts, now, alone=alone)
-    first = first_failed_at or now
-    return replace(row, state=FailureState.DEAD, first_failed_at=first, schema_id=schema_id, holds=holds)
+    return _of_event(
+        place, event, Verdict.of(verdict), attempts, now,
+        alone=alone, state=FailureState.DEAD, first_failed_at=first_failed_at,
+        schema_id=schema_id, holds=holds, replay_count=replay_count,
+    )  # fmt: skip
 
 
 def dead_record(
@@ -142,6 +145,7 @@ def dead_record(
     brand: str | None = None,
     schema_id: int | None = None,
     alone: bool = False,
+    replay_count: int = 0,
 ) -> NewFailure:
     """A record that never became an event (undecodable, unmatched, without an id): known by its position."""
     event_id = position_id16(record.topic, place.incarnation, record.partition, record.offset)
@@ -155,7 +159,7 @@ def dead_record(
         tenant=tenant,
         brand=brand,
     )
-    return dead(place, event, verdict, attempts=1, now=now, schema_id=schema_id, alone=alone)
+    return dead(place, event, verdict, attempts=1, now=now, schema_id=schema_id, alone=alone, replay_count=replay_count)
 
 
 def queued(
@@ -176,9 +180,11 @@ def queued(
     `class_attempts` of its `attempts` ended with one class of exception, the first of them at `retrying_since`.
     `effect_id` is the call that it waits for.
     """
-    row = _of_event(place, event, verdict.safe(), attempts, now, alone=alone)
-    tries = {"class_attempts": class_attempts, "retrying_since": retrying_since, "effect_id": effect_id}
-    return replace(row, state=FailureState.QUEUED, due=due, **tries)
+    return _of_event(
+        place, event, verdict.safe(), attempts, now,
+        alone=alone, state=FailureState.QUEUED, due=due,
+        class_attempts=class_attempts, retrying_since=retrying_since, effect_id=effect_id,
+    )  # fmt: skip
 
 
 def unknown(
@@ -192,8 +198,9 @@ def unknown(
     effect_id: int | None = None,
 ) -> NewFailure:
     """An event whose outcome a person decides; `effect_id` is the call of which nobody knows."""
-    row = _of_event(place, event, verdict.safe(), attempts, now, alone=alone)
-    return replace(row, state=FailureState.UNKNOWN, effect_id=effect_id)
+    return _of_event(
+        place, event, verdict.safe(), attempts, now, alone=alone, state=FailureState.UNKNOWN, effect_id=effect_id
+    )
 
 
 def linked(place: Place, event: Event[Any], original_id: int, *, now: datetime.datetime) -> NewFailure:
@@ -201,12 +208,22 @@ def linked(place: Place, event: Event[Any], original_id: int, *, now: datetime.d
 
     It waits for its original and stands in no lane.
     """
-    row = _of_event(place, event, Verdict("duplicate"), 0, now, alone=True)
-    return replace(row, state=FailureState.LINKED, duplicate_of=original_id)
+    return _of_event(
+        place, event, Verdict("duplicate"), 0, now, alone=True, state=FailureState.LINKED, duplicate_of=original_id
+    )
 
 
 def _of_event(
-    place: Place, event: Event[Any], verdict: Verdict, attempts: int, now: datetime.datetime, *, alone: bool
+    place: Place,
+    event: Event[Any],
+    verdict: Verdict,
+    attempts: int,
+    now: datetime.datetime,
+    *,
+    alone: bool,
+    state: FailureState,
+    first_failed_at: datetime.datetime | None = None,
+    **more: Any,
 ) -> NewFailure:
     record = event.record
     own_lane = position_id16(record.topic, place.incarnation, record.partition, record.offset)
@@ -222,10 +239,10 @@ def _of_event(
         payload_hash8=event.payload_hash,
         lane=own_lane if lane_key is None else key_hash16(lane_key),
         lane_key=lane_key,
-        state=FailureState.DEAD,
+        state=state,
         verdict=verdict,
         attempts=attempts,
-        first_failed_at=now,
+        first_failed_at=first_failed_at or now,
         last_failed_at=now,
         id_text=safe_text(event.id_text, ID_TEXT_CHARS_MAX),
         type=safe_text(event.type, NAME_CHARS_MAX),
@@ -238,6 +255,7 @@ def _of_event(
         headers=record.headers,
         timestamp_ms=record.timestamp_ms,
         timestamp_type=record.timestamp_type,
+        **more,
     )
 
 

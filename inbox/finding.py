@@ -101,7 +101,7 @@ def failure_of(row: sa.RowMapping) -> Failure:
 def failures_of(rows: sa.CursorResult[Any]) -> list[Failure]:
     """Many of them: the columns' names are looked at once."""
     names = list(rows.keys())
-    return [_failure(dict(zip(names, row, strict=True))) for row in rows]
+    return [_failure(dict(zip(names, row, strict=True))) for row in rows.all()]
 
 
 def _failure(columns: dict[str, Any]) -> Failure:

@@ -20,8 +20,10 @@ HandlerVersion = tuple[int, int]
 class Holding:
     """One partition under one assignment. `checkpoints` are next offsets whose commit was confirmed.
 
-    `after_crash`: the former owner's end was unclean. `suspect_rows` are the failure rows that it had in its hands, if
-    it was itself at work after an unclean end.
+    `unclean_ends` in a row, the former owner's the last. `suspect_rows` are the failure rows that are handled alone:
+    those that it had in its hands, if it was itself at work after an unclean end, and `doubtful_rows`, which are the
+    first ones that come: `rows_unseen` more may. `found_in_hand`, a record's offset and its failure row's id, is what a
+    dead owner had alone in its hands.
     """
 
     partition: Partition
@@ -29,8 +31,24 @@ class Holding:
     fence_epoch: int
     incarnation: int
     checkpoints: dict[HandlerVersion, int] = field(default_factory=dict)
-    after_crash: bool = False
+    unclean_ends: int = 0
     suspect_rows: set[int] = field(default_factory=set)
+    doubtful_rows: set[int] = field(default_factory=set)
+    rows_unseen: int = 0
+    found_in_hand: tuple[int, int | None] | None = None
+
+    def doubt(self, failure_id: int) -> None:
+        """The row may have been in a dead owner's hands: it is handled alone, if it is one of the first."""
+        if self.rows_unseen:
+            self.rows_unseen -= 1
+            self.doubtful_rows.add(failure_id)
+            self.suspect_rows.add(failure_id)
+
+    def trust(self) -> None:
+        """There is no more time for doubts: all but what was in a dead owner's hands are rows like any other."""
+        self.suspect_rows -= self.doubtful_rows
+        self.doubtful_rows.clear()
+        self.rows_unseen = 0
 
 
 @final

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, LiteralString, final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .arrays import arrays, insert_arrays
+from .arrays import Typed, arrays, insert_text
 from .event import Headers, Partition
 from .failure_rows import indexed_text
 from .record_bytes import decode_headers, encode_headers
@@ -67,17 +67,20 @@ class Pending:
     oldest_age_s: float
 
 
-_COLUMNS: Final = (
-    *("id", "kind", "consumer", "home_topic", "home_partition", "topic", "key", "payload", "headers"),
-    *("correlation_id", "failure_id"),
+_TYPED: Final[tuple[Typed, ...]] = (
+    *(("id", "bytea"), ("kind", "text"), ("consumer", "text"), ("home_topic", "text"), ("home_partition", "int")),
+    *(("topic", "text"), ("key", "bytea"), ("payload", "bytea"), ("headers", "bytea"), ("correlation_id", "text")),
+    ("failure_id", "bigint"),
 )
+_COLUMNS: Final = tuple(name for name, _ in _TYPED)
+
+_PUT: Final[LiteralString] = insert_text("{outbox}", _TYPED) + " ON CONFLICT (id) DO NOTHING"
 
 
 async def put(conn: AsyncConnection, t: Tables, rows: Sequence[NewOutgoing]) -> None:
     """Lock order 7: insert `rows` in their order; an id that is there already stays as it is."""
     if rows:
-        statement = insert_arrays(t.outbox, _COLUMNS).on_conflict_do_nothing(index_elements=["id"])
-        await conn.execute(statement, arrays(_COLUMNS, [_values(row) for row in rows]))
+        await conn.execute(t.sql(_PUT), arrays(_COLUMNS, [_values(row) for row in rows]))
 
 
 def _values(row: NewOutgoing) -> tuple[Any, ...]:

@@ -68,7 +68,8 @@ async def pick(
 
 # Each home is one range of the index, read in the order of due times and no further than the limit; the homes beyond
 # the topic's present count are another, nearly always empty. What `asked` says of a handler spares an idle worker with
-# many partitions a look at each of them: most handlers have nothing in the table. Every look-up has its LIMIT, and an
+# many partitions a look at each of them: most handlers have nothing in the table. Of what all homes together have, only
+# as much is looked at as may come back (a busy lane keeps one row from it). Every look-up has its LIMIT, and an
 # ORDER BY that the index has, so that the plan reads the index however the planner's statistics stand.
 _PICK: Final = """
     WITH home AS MATERIALIZED (
@@ -100,31 +101,32 @@ _PICK: Final = """
                     ORDER BY p.head_home_partition, p.head_due LIMIT CAST(:some AS int))) p
             WHERE a.lanes ORDER BY p.head_due LIMIT CAST(:some AS int)),
          ready AS (
-           SELECT f.id FROM head
+           SELECT f.id, head.head_due AS due FROM head
             CROSS JOIN LATERAL (
                   SELECT id FROM {failure} f
                    WHERE f.handler = head.handler AND f.topic = head.topic AND f.lane = head.key_hash
                      AND f.seq = head.head_seq AND NOT f.alone AND (f.state IN ('queued', 'unknown') OR f.holds)
                    ORDER BY f.handler, f.topic, f.lane, f.seq LIMIT 1) f
            UNION ALL
-           SELECT f.id FROM asked a JOIN home USING (topic)
+           SELECT f.id, f.due FROM asked a JOIN home USING (topic)
             CROSS JOIN LATERAL (
-                  (SELECT id FROM {failure} f
+                  (SELECT id, due FROM {failure} f
                     WHERE f.handler = a.handler AND f.home_topic = a.topic AND f.home_partition = home.partition
                       AND f.state = 'queued' AND f.alone AND f.due <= :now
                     ORDER BY f.due LIMIT CAST(:some AS int))
                   UNION ALL
-                  (SELECT id FROM {failure} f
+                  (SELECT id, due FROM {failure} f
                     WHERE f.handler = a.handler AND f.home_topic = a.topic AND f.home_partition >= home.n
                       AND f.home_partition % home.n = home.partition
                       AND f.state = 'queued' AND f.alone AND f.due <= :now
                     ORDER BY f.home_partition, f.due LIMIT CAST(:some AS int))) f
-            WHERE a.alone)
+            WHERE a.alone),
+         first AS MATERIALIZED (SELECT id FROM ready ORDER BY due, id LIMIT CAST(:some AS int))
     SELECT f.* FROM (
-           SELECT f.id, f.due, sum(f.n) OVER (ORDER BY f.due, f.id) - f.n AS before FROM ready
+           SELECT f.id, f.due, sum(f.n) OVER (ORDER BY f.due, f.id) - f.n AS before FROM first
             CROSS JOIN LATERAL (SELECT id, due, handler, topic, lane, octet_length(headers)
                                      + COALESCE(octet_length(value), 0) + COALESCE(octet_length(edited_value), 0) AS n
-                                  FROM {failure} f WHERE f.id = ready.id LIMIT 1) f
+                                  FROM {failure} f WHERE f.id = first.id LIMIT 1) f
             WHERE NOT EXISTS (SELECT FROM busy b WHERE b.handler = f.handler AND b.topic = f.topic AND b.lane = f.lane)
             ORDER BY f.due, f.id LIMIT CAST(:limit AS int)) r
      CROSS JOIN LATERAL (SELECT * FROM {failure} f WHERE f.id = r.id LIMIT 1) f

@@ -82,6 +82,38 @@ _REDACT: Final = """
 """
 
 
+async def redact_results(conn: AsyncConnection, t: Tables, effects: Collection[int]) -> int:
+    """Behind lock order 6: erase what these calls returned. That they were made, and under which ids, stays."""
+    changed = await conn.execute(t.sql(_FORGET), {"ids": sorted(effects)})
+    return changed.rowcount
+
+
+_FORGET: Final = """
+    WITH mine AS (SELECT id FROM {effect} WHERE id = ANY (CAST(:ids AS bigint[])) AND result IS NOT NULL
+                   ORDER BY id FOR NO KEY UPDATE)
+    UPDATE {effect} e SET result = NULL, row_version = e.row_version + 1 FROM mine WHERE e.id = mine.id
+"""
+
+
+async def withdraw(conn: AsyncConnection, t: Tables, outbox_ids: Collection[bytes], headers: Headers) -> int:
+    """Lock order 7: erase published records; those that wait to be sent never are. How many of them waited.
+
+    Their rows stay, so that a repeat of their cause puts nothing new.
+    """
+    changed = await conn.execute(t.sql(_WITHDRAW), {"ids": sorted(outbox_ids), "headers": encode_headers(headers)})
+    return sum(changed.scalars())
+
+
+_WITHDRAW: Final = """
+    WITH mine AS (SELECT id, published_at IS NULL AS waits FROM {outbox}
+                   WHERE id = ANY (CAST(:ids AS bytea[])) AND kind = 'publish' ORDER BY id FOR NO KEY UPDATE)
+    UPDATE {outbox} o
+       SET key = NULL, payload = NULL, headers = :headers,
+           published_at = coalesce(o.published_at, clock_timestamp())
+      FROM mine WHERE o.id = mine.id RETURNING CAST(mine.waits AS int)
+"""
+
+
 async def redact_message(conn: AsyncConnection, t: Tables, outbox_id: bytes, headers: Headers) -> None:
     """Lock order 7: erase key and payload of an outbox row; `headers` stand in place of its own."""
     o = t.outbox

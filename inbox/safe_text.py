@@ -13,8 +13,8 @@ MESSAGE_CHARS_MAX: Final = 2_000
 
 Scalar = str | int | bool | None
 
-Detail = Scalar | tuple[int, ...]
-"""What a detail may be; numbers of rows are never cut off: a line names every row of its act."""
+Detail = Scalar | tuple[int, ...] | tuple[str, ...]
+"""What a detail may be; what names rows is never cut off: a line names every row of its act, by what stands in them."""
 
 
 def safe_text(text: str, chars_max: int = MESSAGE_CHARS_MAX) -> str:

@@ -73,12 +73,75 @@ async def count(conn: AsyncConnection, t: Tables, consumer: str, partition: Part
     )
 
 
+async def let_go(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition) -> None:
+    """It is not alone any more: who dies now has not died of it, as far as anybody can know. Deaths stay counted."""
+    await conn.execute(
+        t.sql("""
+            WITH counted AS (
+              UPDATE {suspect} SET in_hand = false
+               WHERE consumer = :consumer AND topic = :topic AND partition = :partition AND deaths > 0)
+            DELETE FROM {suspect}
+             WHERE consumer = :consumer AND topic = :topic AND partition = :partition AND deaths = 0
+        """),
+        _place(consumer, partition),
+    )
+
+
 async def unmark(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition) -> None:
     """It was handled to its end, or nobody died of it."""
     await conn.execute(
         t.sql("DELETE FROM {suspect} WHERE consumer = :consumer AND topic = :topic AND partition = :partition"),
         _place(consumer, partition),
     )
+
+
+async def acquit(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition, epoch: int) -> bool:
+    """Lock order 1, instead of `hold`: what a dead owner had alone in its hands was handled unharmed. False: not ours.
+
+    So that owner's death was somebody else's doing, and others' may be.
+    """
+    acquitted = await conn.scalar(
+        t.sql("""
+            UPDATE {fence} SET innocent_at = clock_timestamp()
+             WHERE consumer = :consumer AND topic = :topic AND partition = :partition AND epoch = :epoch
+               AND wanted IS NULL
+            RETURNING 1
+        """),
+        {"consumer": consumer, "topic": partition.topic, "partition": partition.number, "epoch": epoch},
+    )
+    return acquitted is not None
+
+
+async def was_chance(conn: AsyncConnection, t: Tables, consumer: str, within_s: float) -> bool:
+    """Whether any partition's owner died lately of nothing that it had in its hands. A plain read."""
+    found: bool = await conn.scalar(
+        t.sql("""
+            SELECT EXISTS (SELECT 1 FROM {fence} f WHERE f.consumer = :consumer
+                              AND f.innocent_at > clock_timestamp() - make_interval(secs => :within_s))
+        """),
+        {"consumer": consumer, "within_s": within_s},
+    )
+    return found
+
+
+async def carry(conn: AsyncConnection, t: Tables, consumer: str, partition: Partition, epoch: int) -> bool:
+    """Lock order 1, instead of `hold`: the search for what killed the owners has come this far. False: not ours.
+
+    Whoever dies before anything behind it is done has died at the same place once more.
+    """
+    carried = await conn.scalar(
+        t.sql("""
+            UPDATE {fence} f
+               SET crash_point = (SELECT min(c.next_offset) FROM {checkpoint} c JOIN {handler} h ON h.id = c.handler
+                                   WHERE h.consumer = :consumer AND c.topic = :topic AND c.partition = :partition
+                                     AND NOT c.detached)
+             WHERE f.consumer = :consumer AND f.topic = :topic AND f.partition = :partition AND f.epoch = :epoch
+               AND f.wanted IS NULL
+            RETURNING 1
+        """),
+        {"consumer": consumer, "topic": partition.topic, "partition": partition.number, "epoch": epoch},
+    )
+    return carried is not None
 
 
 def _place(consumer: str, partition: Partition) -> dict[str, object]:

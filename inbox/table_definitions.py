@@ -89,6 +89,7 @@ def fence_table(m: sa.MetaData) -> sa.Table:
         column("crashes", Long, "0"),
         nullable("crash_point", Long),
         column("in_hand", postgresql.ARRAY(sa.BigInteger()), "'{}'"),
+        nullable("innocent_at", Time),
         key("fence", "consumer", "topic", "partition"),
         unique("fence", "consumer", "topic", "partition", "epoch"),
         short("fence", "consumer", "topic"),
@@ -98,7 +99,10 @@ def fence_table(m: sa.MetaData) -> sa.Table:
 
 
 def checkpoint_table(m: sa.MetaData) -> sa.Table:
-    """How far a handler's version is in a partition, durable and moved by compare-and-set."""
+    """How far a handler's version is in a partition, durable and moved by compare-and-set.
+
+    `held`: by the backfill of this number, and then nobody moves it (see `holds`).
+    """
     return sa.Table(
         "checkpoint",
         m,
@@ -109,8 +113,10 @@ def checkpoint_table(m: sa.MetaData) -> sa.Table:
         column("incarnation", Long, "0"),
         column("next_offset", Long),
         column("detached", sa.Boolean(), "false"),
+        nullable("held", Long),
         key("checkpoint", "handler", "version", "topic", "partition"),
         check("checkpoint", "numbers", "version >= 0 AND partition >= 0 AND incarnation >= 0 AND next_offset >= 0"),
+        check("checkpoint", "held", "held IS NULL OR detached"),
         postgresql_with={"fillfactor": 50},
     )
 
@@ -294,7 +300,6 @@ def _failure_rules() -> list[sa.Constraint]:
 
     return [
         key("failure", "id"),
-        sa.ForeignKeyConstraint(["duplicate_of"], ["failure.id"], name="failure_duplicate_of_fkey", ondelete="CASCADE"),
         rule("origin", "origin IN ('event', 'job', 'letter')"),
         rule("event_has_position", "origin <> 'event' OR (topic <> '' AND partition >= 0 AND record_offset >= 0)"),
         rule("home", "home_topic <> '' AND home_partition >= 0"),
@@ -320,7 +325,7 @@ def _failure_indexes() -> list[sa.Index]:
         index("failure_position_key", *position, where="origin = 'event'", unique=True),
         index("failure_letter_key", "handler", "version", "event_id", where="origin = 'letter'", unique=True),
         index("failure_event_id", "event_id"),
-        index("failure_handler", "handler", "state", "id"),
+        index("failure_handler", "handler", "id", where="state = 'dead'"),
         index("failure_put", "handler", "put_xid", "id"),
         index("failure_pick_up", "handler", "home_topic", "home_partition", "due", where="state = 'queued' AND alone"),
         index(
@@ -333,12 +338,13 @@ def _failure_indexes() -> list[sa.Index]:
         ),
         index("failure_effect_id", "effect_id", where="effect_id IS NOT NULL"),
         index("failure_duplicate_of", "duplicate_of", where="duplicate_of IS NOT NULL"),
-        index("failure_correlation_id", "correlation_id"),
-        index("failure_operation_id", "operation_id"),
-        index("failure_state", "state", "id"),
+        index("failure_correlation_id", "correlation_id", where="state <> 'queued'"),
+        index("failure_operation_id", "operation_id", where="state <> 'queued'"),
+        index("failure_state", "state", "id", where="state <> 'queued'"),
         index("failure_dead", "handler", "reason", "exception_type", "tenant", "last_failed_at", "first_failed_at",
               where="state = 'dead'"),
-        sa.Index("failure_key", sa.text("sha256(key)"), postgresql_where=sa.text("key IS NOT NULL")),
+        sa.Index("failure_key", sa.text("sha256(key)"),
+                 postgresql_where=sa.text("key IS NOT NULL AND state <> 'queued'")),
     ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 What the keys promise: a claim is one narrow row for each (handler, version, event id); a failure row is one for each
 (handler, version, position); a fence has one row for each (consumer, topic, partition). No column of a unique key is
-ever NULL. There are no foreign keys but `failure.duplicate_of`: each would take row locks that stand in no lock order.
+ever NULL. There are no foreign keys: each would take row locks that stand in no lock order.
 
 **The lock order of every transaction** (a step may be left out, never moved; functions of this room name theirs):
 
@@ -14,7 +14,7 @@ ever NULL. There are no foreign keys but `failure.duplicate_of`: each would take
 5. the user's tables
 6. `failure` rows by id, then the `effect` row that they wait for
 7. `outbox` and `audit`, inserts only
-8. `checkpoint` rows, in key order, compare-and-set
+8. `checkpoint` rows, in key order, compare-and-set; the births of first ones
 9. the journal rows of a backfill, which only its own process writes
 
 `breaker` rows stand in no other transaction, nor do leases that change hands and the ledger's own statements.

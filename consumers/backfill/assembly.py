@@ -6,7 +6,7 @@ Letters and published records go into the outbox under their homes; the live wor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -103,9 +103,11 @@ class Ground:
 @final
 @dataclass(frozen=True, slots=True)
 class Hands:
-    """What handles: a way, the rows of records that no handler can be given, and the breaker that may hold it back."""
+    """What handles: a way for each target, the rows of records that no handler can be given, and the breaker that may
+    hold it back.
+    """
 
-    way: Way
+    way: Callable[[Target], Way]
     rejects: RejectRows
     holdings: Holdings
     clock: SteadyClock
@@ -113,8 +115,13 @@ class Hands:
 
 
 @asynccontextmanager
-async def hands(ground: Ground, group: str, target: Target, handler_ids: dict[str, int]) -> AsyncGenerator[Hands]:
-    """Ready to handle; `group` is the name that its fences stand under."""
+async def hands(
+    ground: Ground, group: str, targets: Sequence[Target], handler_ids: dict[str, int], *, held: bool
+) -> AsyncGenerator[Hands]:
+    """Ready to handle for each of the targets, which are of one handler; `group` is the name that its fences stand
+    under, `held`: the live version is.
+    """
+    target = targets[0]
     limits = await asyncio.to_thread(letter_limits, ground.settings, ground.consumer)
     making = _Making(ground, group, target, limits)
     async with AsyncExitStack() as stack:
@@ -125,11 +132,12 @@ async def hands(ground: Ground, group: str, target: Target, handler_ids: dict[st
         mediator = Mediator(ground.app, resources, threads)
         refuse_missing(ground.app, ground.consumer, mediator)
         if target.projection is not None:
-            way: Way = making.projection_way(target.projection, mediator)
+            made: list[Way] = [making.projection_way(target.projection, one.version, mediator, held) for one in targets]
         else:
-            way = making.command_way(ground.consumer.commands[target.name], mediator, stack)
+            made = [making.command_way(ground.consumer.commands[target.name], mediator, stack)]
+        ways = {one.key: way for one, way in zip(targets, made, strict=True)}
         rejects = RejectRows(making.burial, ground.consumer.scope, handler_ids, METER)
-        yield Hands(way, rejects, making.holdings, making.clock, making.breakers.quiet)
+        yield Hands(lambda one: ways[one.key], rejects, making.holdings, making.clock, making.breakers.quiet)
 
 
 METER: Final = NoMeter()
@@ -158,10 +166,12 @@ class _Making:
         async with self._ground.store.look() as conn:
             self.clock.sync((await conn.execute(sa.select(sa.func.clock_timestamp()))).scalar_one())
 
-    def projection_way(self, projection: Projection, mediator: Mediator) -> ProjectionWay:
-        """A run of its own: its version is in its claims and rows. Its rows hold no key of the live version's."""
-        policy = replace(projection.policy, on_failure="continue", after_dead="release")
-        mine = replace(projection, version=self._target.version, policy=policy)
+    def projection_way(self, projection: Projection, version: int, mediator: Mediator, held: bool) -> ProjectionWay:
+        """Its version is in its claims and rows. Beside the live version its rows hold no key, which would be a key of
+        that one's; where that is held, keys wait as declared, and the live version waits behind them.
+        """
+        aside = replace(projection.policy, on_failure="continue", after_dead="release")
+        mine = replace(projection, version=version, policy=projection.policy if held else aside)
         bound = bind(mine, self._target.handler_id, mediator, self._encoder, Handling())
         applier = Applier(
             self._ground.store, self._group, [bound], self.holdings, self.burial, METER, self.clock,

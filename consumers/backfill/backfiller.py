@@ -16,33 +16,46 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
-from ...dlq.permission import Act, Permit, Place, ask
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ...dlq.permission import Act, Gate, Permit, Place, ask
 from ...dlq.reach import SEVERAL
 from ...dlq.verbs import Verb
-from ...inbox import audit, backfills, births, fence, restored, topics, versions
+from ...inbox import audit, backfills, births, claim, fence, holds, restored, topics, versions
 from ...inbox.backfills import Kind, Part, Run
-from ...inbox.errors import ConfigurationError, FatalError
+from ...inbox.errors import ConfigurationError, FatalError, OwnershipLost
 from ...inbox.event import Partition
 from ...inbox.handlers import RESERVED, known_handlers
 from ...inbox.migrate import check_schema
 from ...inbox.safe_text import Scalar
 from ...inbox.store import Store
 from ...inbox.topics import TopicChange
+from ...projections.projection import Projection
 from ..app import App, Consumer
 from ..client.admin import Admin
 from ..client.config import admin_config
 from ..intake import scope_of
 from ..settings import Settings
 from ..worker.completion import COMMAND_VERSION
+from . import held
 from .assembly import Ground, Waits, hands
 from .order import Bounds, Frame, Order, milliseconds, part_of, problems_of, refused_at
+from .oversight import figures, find, place_of
 from .running import CHUNK_MAX, Running, Sight, count
 from .sifting import Tally, Target, outcome, plan
 
 VERB: Final = Verb.BACKFILL
+
+HOLD_MARGIN_S: Final = 5.0
+"""Behind the deadline of a batch of the live version's, which has moved its checkpoint and is about to commit."""
+
+_PATIENCE: Final = sa.text(
+    "SELECT set_config('lock_timeout', :timeout, true), set_config('statement_timeout', '0', true)"
+)
 
 Told = Callable[[Part, Tally], None]
 """Hears of each chunk that is done, with the part as it stood before it."""
@@ -59,6 +72,8 @@ class Planned:
 
     cluster_id: str
     parts: list[Part]
+    open_ended: frozenset[Partition] = frozenset()
+    """Where the window reaches to the log's end."""
     tallies: dict[Partition, Tally] = field(default_factory=dict[Partition, Tally])
 
 
@@ -88,32 +103,43 @@ class Backfiller:
         """Write a backfill down, with its window as offsets. Raises as `plan` does."""
         consumer, planned = await self._judged(order)
         kind: Kind = "projection" if order.handler in consumer.projections else "command"
+        tables = self._store.tables
         async with self._store.transaction() as conn:
+            if order.hold:
+                await claim.lock_generations(conn, tables)
             number = await backfills.begin(
-                conn, self._store.tables,
+                conn, tables,
                 consumer=order.consumer, handler=order.handler, kind=kind, actor=order.actor, why=order.reason,
-                wanted=order.wanted(), cluster_id=planned.cluster_id, parts=planned.parts,
+                wanted=order.wanted(), cluster_id=planned.cluster_id,
             )  # fmt: skip
-            await audit.write(conn, self._store.tables, _act(order, number).line(_place(order)))
+            await audit.write(conn, tables, _act(order, number).line(_place(order)))
+            parts = await self._hold(conn, consumer, order, number, planned) if order.hold else planned.parts
+            await backfills.add_parts(conn, tables, number, parts)
         return await self.find(number)
 
     async def find(self, number: int) -> Run:
         """A backfill as it stands. Raises ConfigurationError where there is none of this number."""
-        async with self._store.look() as conn:
-            await check_schema(conn, self._store.tables)
-            run = await backfills.read(conn, self._store.tables, number)
-        if run is None or not self._knows(run):
-            raise ConfigurationError.of("BACKFILL", f"there is no backfill {number}", "see: tidegate backfill list")
-        return run
+        return await find(Gate(self._store, self._permit), number)
 
-    async def latest(self) -> list[Run]:
-        """All of them, newest first."""
-        async with self._store.look() as conn:
-            await check_schema(conn, self._store.tables)
-            return [run for run in await backfills.latest(conn, self._store.tables) if self._knows(run)]
-
-    def _knows(self, run: Run) -> bool:
-        return self._permit.sees.covers(_place_of_run(run))
+    async def _hold(
+        self, conn: AsyncConnection, consumer: Consumer, order: Order, number: int, planned: Planned
+    ) -> Sequence[Part]:
+        """Lock order 8, behind the generation lock: the live version writes nothing from this commit on."""
+        tables, projection = self._store.tables, consumer.projections[order.handler]
+        ids = await known_handlers(conn, tables, order.consumer)
+        key = (ids[order.handler], projection.version)
+        await conn.execute(_PATIENCE, {"timeout": f"{round(1000 * (projection.deadline_s + HOLD_MARGIN_S))}"})
+        starts = {part.partition: (part.incarnation, part.start_offset) for part in planned.parts}
+        standing = await holds.standing(conn, tables, key)
+        taken = await holds.take(conn, tables, key, number, starts)
+        stands = {p: (starts[p][0], offset, None) for p, offset in taken.items()}
+        parts = held.parts_of(planned.parts, {**standing, **stands}, planned.open_ended)
+        if missing := sorted(starts.keys() - taken.keys()):
+            what = f"another backfill has just begun to hold the handler in {missing[0]}"
+            raise ConfigurationError.of("--hold", what, "see: tidegate backfill list")
+        for partition in starts.keys() - standing.keys():
+            await births.note(conn, tables, [key], partition, *starts[partition])
+        return parts
 
     async def go_on(
         self,
@@ -135,8 +161,10 @@ class Backfiller:
         """
         run = await self.find(number)
         act = Act(VERB, actor, reason, {"backfill": number})
-        place = _place_of_run(run)
+        place = place_of(run)
         await ask(self._store, self._permit, act, place)
+        if run.abandoned_at is not None:
+            raise ConfigurationError.of("BACKFILL", f"backfill {number} was abandoned", "start another one")
         if run.ended_at is not None:
             return run
         consumer = self._consumer(run.consumer)
@@ -156,7 +184,9 @@ class Backfiller:
         ids = await self._handler_ids(consumer, run.handler)
         ground = self._ground(consumer, run.parts, waits)
         sight = await self._sight(stack, ground, run.wanted, run.handler, run.id, ids, run.parts, run.group)
-        ready = await stack.enter_async_context(hands(ground, run.group, sight.target, ids))
+        targets = [sight.target, *([sight.again] if sight.again is not None else [])]
+        making = hands(ground, run.group, targets, ids, held=run.holds)
+        ready = await stack.enter_async_context(making)
         command = consumer.commands.get(run.handler)
         rates = [rate, *([command.rate_per_s] if command and command.rate_per_s else [])]
         running = Running(
@@ -170,20 +200,17 @@ class Backfiller:
             quieting.cancel()
 
     async def _end(self, run: Run, act: Act, place: Place) -> None:
-        """Its fences are not needed any more, and what became of it stands in the audit."""
+        """Its fences are not needed any more, what it held goes on, and what became of it stands in the audit."""
         tables = self._store.tables
         async with self._store.transaction() as conn:
             await fence.remove(conn, tables, run.group)
             done = await backfills.read(conn, tables, run.id)
             assert done is not None, "it was read before"
-            counts = done.counts
-            figures: dict[str, Scalar] = {
-                "backfill": run.id, "read": counts.read, "handled": counts.handled, "skipped": counts.skipped,
-                "refused": counts.refused, "failed": counts.failed, "ended": True,
-            }  # fmt: skip
-            line = Act(VERB, act.actor, act.reason, figures).line(place)
+            line = Act(VERB, act.actor, act.reason, {**figures(done), "ended": True}).line(place)
             await audit.write(conn, tables, line)
-            await backfills.end(conn, tables, run.id)
+            await holds.let_go(conn, tables, run.id, held.goes_on_at(done.parts, ended=True))
+            if not await backfills.end(conn, tables, run.id):
+                raise OwnershipLost(f"backfill {run.id} is over already: see tidegate backfill list")
 
     async def _sight(
         self, stack: AsyncExitStack, ground: Ground, wanted: Mapping[str, Any], handler: str, number: int,
@@ -192,13 +219,12 @@ class Backfiller:
         reader = await stack.enter_async_context(ground.reader(group))
         consumer = ground.consumer
         projection = consumer.projections.get(handler)
-        version = COMMAND_VERSION if projection is None else versions.run_version(number)
-        target = Target(handler, ids[handler], version, projection)
+        target, again = _targets(handler, ids[handler], number, projection, is_held=bool(wanted.get("hold")))
         bounds = await self._bounds(consumer, target, [part.partition for part in parts])
         scope = consumer.scope
         return Sight(
             self._store, reader, target, ids[RESERVED], Frame.of(wanted), bounds,
-            lambda record: scope_of(record, scope)[0], ground.incarnations,
+            lambda record: scope_of(record, scope)[0], ground.incarnations, again,
         )  # fmt: skip
 
     def _ground(self, consumer: Consumer, parts: Sequence[Part], waits: Waits) -> Ground:
@@ -219,17 +245,24 @@ class Backfiller:
                 "--cluster", f"this is cluster {cluster_id or '(unnamed)'}, not {order.cluster}",
                 "check kafka.bootstrap_servers",
             )  # fmt: skip
-        await self._handler_ids(consumer, order.handler)
-        return consumer, Planned(cluster_id, await self._window(order, order.topics or consumer.topics))
+        ids = await self._handler_ids(consumer, order.handler)
+        planned = await self._window(order, cluster_id, order.topics or consumer.topics)
+        if order.hold:
+            async with self._store.look() as conn:
+                key = (ids[order.handler], consumer.projections[order.handler].version)
+                standing = await holds.standing(conn, self._store.tables, key)
+            planned.parts = held.parts_of(planned.parts, standing, planned.open_ended)
+        return consumer, planned
 
-    async def _window(self, order: Order, names: tuple[str, ...]) -> list[Part]:
+    async def _window(self, order: Order, cluster_id: str, names: tuple[str, ...]) -> Planned:
         incarnations = await self._incarnations(names)
         found = await asyncio.to_thread(self._admin.describe, names)
         partitions = [Partition(name, number) for name in sorted(found) for number in range(found[name].partitions)]
         ends = await asyncio.to_thread(self._admin.watermarks, partitions)
         since = await asyncio.to_thread(self._admin.offsets_at, partitions, milliseconds(order.since))
         until = await asyncio.to_thread(self._admin.offsets_at, partitions, milliseconds(order.until))
-        return [part_of(p, incarnations[p.topic], ends[p], since[p], until[p]) for p in partitions]
+        parts = [part_of(p, incarnations[p.topic], ends[p], since[p], until[p]) for p in partitions]
+        return Planned(cluster_id, parts, frozenset(p for p in partitions if until[p] is None))
 
     async def _incarnations(self, names: tuple[str, ...]) -> dict[str, int]:
         """Raises FatalError for a topic that is not there, or is another one than the inbox knows."""
@@ -307,21 +340,34 @@ class Backfiller:
         return found
 
 
+def _targets(
+    handler: str, handler_id: int, number: int, projection: Projection | None, *, is_held: bool
+) -> tuple[Target, Target | None]:
+    """Who handles what comes for the first time, and who what the held live version had before (see `held`)."""
+    if projection is None:
+        return Target(handler, handler_id, COMMAND_VERSION, None), None
+    live = Target(handler, handler_id, projection.version, projection)
+    run = replace(live, version=versions.run_version(number), live=live.key)
+    return (live, run) if is_held else (run, None)
+
+
 async def _look_through(sight: Sight, part: Part, told: Told) -> Tally:
     """What a run would do with the part: fresh events count as handled."""
     total = Tally()
+    whole = sight
     while part.next_offset < part.end_offset:
+        sight = whole.at(part)
         chunk = await sight.chunk(part, CHUNK_MAX)
         sifted = sight.sift(chunk)
         known = await sight.known(sifted)
         made = plan(sifted.events, known, sight.bounds, force=sight.frame.force)
         async with sight.store.look() as conn:
-            tally, undone = outcome(made, await sight.ask(conn, sifted), sight.target.key)
+            tally, undone = outcome(made, await sight.ask(conn, sifted), sight.target)
         tally.handled += len(undone)
         told(part, count(chunk, sifted, tally, known))
         total.handled += tally.handled
         total.causes.update(tally.causes)
-        part = Part(part.partition, part.incarnation, part.start_offset, chunk.next_offset, part.end_offset)
+        part = part.behind(chunk.next_offset)
     return total
 
 
@@ -338,7 +384,3 @@ def _act(order: Order, number: int | None = None) -> Act:
 def _place(order: Order) -> Place:
     """It reads whole partitions: what is not of one tenant is of all, and brands are not told apart."""
     return Place(order.consumer, order.handler, order.tenant or SEVERAL, SEVERAL)
-
-
-def _place_of_run(run: Run) -> Place:
-    return Place(run.consumer, run.handler, run.wanted["tenant"] or SEVERAL, SEVERAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Final, final
 
 from ...inbox.backfills import Part, Run
 from ...inbox.errors import ConfigurationError, Problem
@@ -23,7 +23,7 @@ class Order:
 
     `tenant` is the only one whose events count; None needs `all_tenants` where events have tenants. `topics`: some of
     the consumer's, by their names as they are; none: all. `cluster`: the only cluster that it may run on. `force`: also
-    what is older than the inbox remembers.
+    what is older than the inbox remembers. `hold`: a projection's live version writes nothing meanwhile (see `held`).
     """
 
     consumer: str
@@ -38,6 +38,7 @@ class Order:
     cluster: str | None = None
     rate: float = RATE_PER_S
     force: bool = False
+    hold: bool = False
 
     def wanted(self) -> dict[str, Any]:
         """As the journal keeps it: all that decides what becomes of a record."""
@@ -48,7 +49,12 @@ class Order:
             "topics": list(self.topics),
             "rate": self.rate,
             "force": self.force,
+            "hold": self.hold,
         }
+
+
+ALL_TIMES: Final = (-1, 1 << 62)
+"""A held version goes on behind its backfill's end: whatever it leaves out before that, nobody handles."""
 
 
 @final
@@ -64,6 +70,8 @@ class Frame:
     @classmethod
     def of(cls, wanted: Mapping[str, Any]) -> Frame:
         """That of an order, as the journal keeps it."""
+        if wanted.get("hold"):
+            return cls(*ALL_TIMES, None, force=False)
         since, until = (datetime.datetime.fromisoformat(wanted[name]) for name in ("since", "until"))
         return cls(milliseconds(since), milliseconds(until), wanted["tenant"], wanted["force"])
 
@@ -122,9 +130,20 @@ def problems_of(order: Order, consumer: Consumer) -> list[Problem]:
     if order.rate <= 0:
         found.append(Problem("--rate", "nothing would ever be handled", "give events a second, more than 0"))
     projection = consumer.projections.get(order.handler)
-    if projection is not None and not projection.only_if_newer:
+    if projection is not None and not projection.only_if_newer and not order.hold:
         found.append(Problem(f"handler {order.handler!r} of {consumer.name!r}", UNGUARDED, UNGUARDED_FIX))
-    return found + _tenant_problems(order, consumer)
+    return found + _tenant_problems(order, consumer) + (_hold_problems(order, consumer) if order.hold else [])
+
+
+def _hold_problems(order: Order, consumer: Consumer) -> list[Problem]:
+    found: list[Problem] = []
+    if order.handler in consumer.commands:
+        what = f"{order.handler!r} is a command: what it handled is not handled again, so it needs no holding"
+        found.append(Problem("--hold", what, "leave it out"))
+    if order.tenant is not None:
+        what = "the held version goes on behind the end, and would never see the other tenants' events"
+        found.append(Problem("--tenant", what, "hold it for --all-tenants, or guard its writes (only_if_newer=True)"))
+    return found
 
 
 def _tenant_problems(order: Order, consumer: Consumer) -> list[Problem]:
@@ -141,7 +160,10 @@ UNGUARDED = (
     "it is live, and does not say that its writes are guarded: what a backfill writes beside it could put old values"
     " back over new ones"
 )
-UNGUARDED_FIX = "write through write_newer (or a comparison of your own) and declare only_if_newer=True"
+UNGUARDED_FIX = (
+    "write through write_newer (or a comparison of your own) and declare only_if_newer=True; or --hold it until the"
+    " backfill is through, to the end of the log"
+)
 
 
 def refused_at(run: Run, consumer: Consumer, cluster_id: str) -> ConfigurationError | None:

@@ -14,8 +14,8 @@ it. What if the process only froze? Its fences are gone when it wakes up, and it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar, final
 
 import structlog
@@ -63,7 +63,11 @@ RELEASE_MAX_S: Final = 5.0
 @final
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What both a dry run and a run look through: reading, sorting, asking the inbox."""
+    """What both a dry run and a run look through: reading, sorting, asking the inbox.
+
+    `target` is who handles what comes for the first time; `again` who does where the live version is held and had it
+    before (see `held`).
+    """
 
     store: Store
     reader: WindowReader
@@ -73,10 +77,15 @@ class Sight:
     bounds: Bounds
     tenant_of: TenantOf
     incarnations: dict[str, int]
+    again: Target | None = None
+
+    def at(self, part: Part) -> Sight:
+        """As it looks at what comes next in the part."""
+        return self if self.again is None or not part.is_again else replace(self, target=self.again)
 
     async def chunk(self, part: Part, records_max: int) -> Chunk:
         """The next one of the part; the one that is in hand, whole, where a run was interrupted in it."""
-        end = part.chunk_end or part.end_offset
+        end = part.chunk_end or part.leg_end
         whole = part.chunk_end is not None
         return await self.reader.chunk(part.partition, part.next_offset, end, records_max, whole=whole)
 
@@ -91,12 +100,12 @@ class Sight:
             now = await self.ask(conn, sifted)
             rows = await claim.probe(conn, self.store.tables, [(self.reserved, COMMAND_VERSION)], sorted(places))
         written = {places[key.event_id] for key in (*rows.claims, *rows.failures)}
-        return known_before(sifted.events, now, self.target.key) | written
+        return known_before(sifted.events, now, self.target) | written
 
     async def ask(self, conn: AsyncConnection, sifted: Sifted) -> claim.Probe:
         """What the inbox says of its events."""
         ids = sorted({event.event_id for event in sifted.events})
-        return await claim.probe(conn, self.store.tables, [self.target.key], ids)
+        return await claim.probe(conn, self.store.tables, self.target.keys, ids)
 
     def _place_id(self, reject: Rejected) -> bytes:
         record = reject.record
@@ -121,7 +130,7 @@ class Running:
         self,
         run: Run,
         sight: Sight,
-        way: Way,
+        way: Callable[[Target], Way],
         rejects: RejectRows,
         holdings: Holdings,
         clock: Clock,
@@ -133,7 +142,7 @@ class Running:
         told: Callable[[Part, Tally], None],
         waits: Callable[[str], None],
     ) -> None:
-        """`told` hears of each chunk that is done, `waits` of why none is for a while."""
+        """`way` handles for a target; `told` hears of each chunk that is done, `waits` of why none is for a while."""
         self._run = run
         self._sight = sight
         self._store = sight.store
@@ -150,11 +159,11 @@ class Running:
 
     async def work(self) -> bool:
         """True once all is done; False where it was asked to stop. Raises OwnershipLost and FatalError."""
-        open_parts = [part for part in self._run.parts if part.next_offset < part.end_offset]
         try:
-            for part in open_parts:
-                await self._take(part)
-            for part in open_parts:
+            for part in self._run.parts:
+                if part.next_offset < part.end_offset:
+                    await self._take(part)
+            for part in await self._parts_now():
                 if not await self._part(part):
                     return False
         except OwnershipLost:
@@ -164,6 +173,20 @@ class Running:
         finally:
             await self._release()
         return True
+
+    async def _parts_now(self) -> Sequence[Part]:
+        """Read behind the takeover: another process may have gone on, or ended it, or abandoned it, until then."""
+
+        async def look() -> Run | None:
+            async with self._store.look() as conn:
+                return await backfills.read(conn, self._store.tables, self._run.id)
+
+        run = await self._through_outages(look)
+        if run is None or run.is_over:
+            async with self._store.transaction() as conn:
+                await fence.remove(conn, self._store.tables, self._run.group)
+            raise OwnershipLost(f"backfill {self._run.id} is over: see tidegate backfill list")
+        return run.parts
 
     async def _part(self, part: Part) -> bool:
         while part.next_offset < part.end_offset:
@@ -176,22 +199,21 @@ class Running:
 
     async def _one(self, part: Part) -> tuple[Part, int]:
         """One chunk to its end; the part behind it, and how many events came to the handler."""
-        sight, run = self._sight, self._run
+        sight, run = self._sight.at(part), self._run
         chunk = await sight.chunk(part, max(1, min(CHUNK_MAX, round(self._rate / CHUNKS_PER_S))))
         sifted = sight.sift(chunk)
-        known = set(part.known) if part.chunk_end is not None else await self._opened(part, chunk, sifted)
+        known = set(part.known) if part.chunk_end is not None else await self._opened(sight, part, chunk, sifted)
         made = plan(sifted.events, known, sight.bounds, force=sight.frame.force)
         if made.fresh:
-            await self._way.handle(part.partition, made.fresh, chunk.next_offset)
+            await self._way(sight.target).handle(part.partition, made.fresh, chunk.next_offset)
         await self._write_rejects(part, [reject for reject in sifted.rejects if reject.record.offset not in known])
-        tally = await self._until_written(lambda conn: self._close(conn, part, chunk, sifted, made, known), part)
+        tally = await self._until_written(lambda conn: self._close(conn, sight, part, chunk, sifted, made, known), part)
         self._told(part, tally)
         log.debug("backfilled", backfill=run.id, partition=str(part.partition), next_offset=chunk.next_offset)
-        done = Part(part.partition, part.incarnation, part.start_offset, chunk.next_offset, part.end_offset)
-        return done, len(made.fresh)
+        return part.behind(chunk.next_offset), len(made.fresh)
 
-    async def _opened(self, part: Part, chunk: Chunk, sifted: Sifted) -> set[int]:
-        known = await self._through_outages(lambda: self._sight.known(sifted))
+    async def _opened(self, sight: Sight, part: Part, chunk: Chunk, sifted: Sifted) -> set[int]:
+        known = await self._through_outages(lambda: sight.known(sifted))
 
         async def write(conn: AsyncConnection) -> None:
             await backfills.open_chunk(
@@ -203,9 +225,9 @@ class Running:
         return known
 
     async def _close(
-        self, conn: AsyncConnection, part: Part, chunk: Chunk, sifted: Sifted, made: Plan, known: set[int]
+        self, conn: AsyncConnection, sight: Sight, part: Part, chunk: Chunk, sifted: Sifted, made: Plan, known: set[int]
     ) -> Tally:
-        tally, undone = outcome(made, await self._sight.ask(conn, sifted), self._sight.target.key)
+        tally, undone = outcome(made, await sight.ask(conn, sifted), sight.target)
         if undone:
             raise FatalError(
                 f"{undone[0].topic}/{undone[0].partition}@{undone[0].offset} was handled and has neither claim nor row",
@@ -237,7 +259,8 @@ class Running:
             )
 
         epoch = await self._through_outages(take)
-        none_moved = {self._sight.target.key: 0}
+        targets = (self._sight.target, self._sight.again)
+        none_moved = {target.key: 0 for target in targets if target is not None}
         self._holdings.put(Holding(part.partition, EPOCH, epoch, part.incarnation, none_moved))
 
     async def _release(self) -> None:

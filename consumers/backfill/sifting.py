@@ -78,17 +78,27 @@ class Tally:
 @final
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whose events these are: `projection` is None for a command."""
+    """Whose events these are: `projection` is None for a command.
+
+    `live` is the live version's key where this one is a run beside it. The run does not ask for its claims, but what
+    has a row of it has its place there: only one row stands for a handler and a position, whatever its version.
+    """
 
     name: str
     handler_id: int
     version: int
     projection: Projection | None
+    live: tuple[int, int] | None = None
 
     @property
     def key(self) -> tuple[int, int]:
         """(handler id, version): whose claims they are."""
         return (self.handler_id, self.version)
+
+    @property
+    def keys(self) -> list[tuple[int, int]]:
+        """Those that the inbox is asked for."""
+        return [self.key] if self.live is None else [self.key, self.live]
 
     def events_of(self, taken: Taken) -> list[Event[Any]]:
         """Those of its types."""
@@ -131,17 +141,17 @@ def _is_inside(record: Record, frame: Frame) -> bool:
     return no_time or frame.since_ms <= record.timestamp_ms < frame.until_ms
 
 
-def known_before(events: Iterable[Event[Any]], known: Probe, key: tuple[int, int]) -> set[int]:
+def known_before(events: Iterable[Event[Any]], known: Probe, target: Target) -> set[int]:
     """Offsets of those that were handled, or stand in the failure table, with these very bytes.
 
     Other bytes under a known id are a conflict, which goes the way of any.
     """
     offsets: set[int] = set()
     for event in events:
-        claim_key = ClaimKey(*key, event.event_id)
+        claim_key = ClaimKey(*target.key, event.event_id)
         rows = known.failures.get(claim_key, ())
         same = any(row.payload_hash == event.payload_hash for row in rows)
-        if same or known.claims.get(claim_key) == event.payload_hash or _at(event, rows) is not None:
+        if same or known.claims.get(claim_key) == event.payload_hash or _at(event, known, target) is not None:
             offsets.add(event.offset)
     return offsets
 
@@ -176,18 +186,17 @@ def plan(events: Iterable[Event[Any]], known: Collection[int], bounds: Bounds, *
     return made
 
 
-def outcome(made: Plan, now: Probe, key: tuple[int, int]) -> tuple[Tally, list[Event[Any]]]:
+def outcome(made: Plan, now: Probe, target: Target) -> tuple[Tally, list[Event[Any]]]:
     """What became of them by what the inbox says now; and those that are not done at all."""
     tally, undone = Tally(causes=Counter(made.causes)), list[Event[Any]]()
     for event in made.known:
-        rows = now.failures.get(ClaimKey(*key, event.event_id), ())
-        tally.causes[_why_known(rows)] += 1
+        here = _at(event, now, target)
+        rows = now.failures.get(ClaimKey(*target.key, event.event_id), ())
+        tally.causes[_why_known(rows or ((here,) if here is not None else ()))] += 1
     for event in made.fresh:
-        claim_key = ClaimKey(*key, event.event_id)
-        row = _at(event, now.failures.get(claim_key, ()))
-        if row is not None:
+        if (row := _at(event, now, target)) is not None:
             tally.causes[_STATES[row.state]] += 1
-        elif claim_key in now.claims:
+        elif ClaimKey(*target.key, event.event_id) in now.claims:
             tally.handled += 1
         else:
             undone.append(event)
@@ -200,6 +209,8 @@ def _why_known(rows: Sequence[FailureFound]) -> Cause:
     return Cause.DISCARDED if all(row.state is FailureState.DISCARDED for row in rows) else Cause.IN_INBOX
 
 
-def _at(event: Event[Any], rows: Sequence[FailureFound]) -> FailureFound | None:
+def _at(event: Event[Any], known: Probe, target: Target) -> FailureFound | None:
+    """The row that stands for the event's own position."""
     place = (event.topic, event.partition, event.offset)
+    rows = [row for key in target.keys for row in known.failures.get(ClaimKey(*key, event.event_id), ())]
     return next((row for row in rows if (*row.partition, row.offset) == place), None)

@@ -24,7 +24,8 @@ NEEDS: Final = ("database.url", "kafka.bootstrap_servers")
 
 def backfill(
     what: Annotated[
-        list[str], typer.Argument(metavar="CONSUMER | resume ID | list", help="Whose events; or what was begun.")
+        list[str],
+        typer.Argument(metavar="CONSUMER | resume ID | abandon ID | list", help="Whose events; or what was begun."),
     ],
     handler: Annotated[
         str | None, typer.Option("--handler", help="The projection or command that handles them.")
@@ -42,52 +43,63 @@ def backfill(
         float | None, typer.Option("--rate", min=0.1, help=f"At most so many events a second ({RATE_PER_S:g}).")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also what is older than the inbox remembers.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="The projection stands still until it is through.")] = False,
+    later: Annotated[bool, typer.Option("--later", help="Begin (and hold); `backfill resume` does the work.")] = False,
     reason: Annotated[str | None, typer.Option("--reason", help="Why now: it stands in the audit.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it. Without it you only see what would be done.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Handle the events of a window of time again, beside the live group and without touching it.
 
-    What the inbox knows is skipped. `backfill resume ID` goes on with one that was interrupted, `backfill list` shows
-    them all.
+    What the inbox knows is skipped. `backfill resume ID` goes on with one that was interrupted, `backfill abandon ID`
+    gives one up, `backfill list` shows them all.
     """
     prepared = prepare(app, config, NEEDS)
     caller = access_to(prepared.settings, token_file).caller
     if what == ["list"] and handler is None:
         code = backfilling.latest(prepared, caller, as_json)
     elif len(what) == 2 and what[0] == "resume":
-        _refuse_all_but_rate(handler, since, until, topic, tenant, all_tenants, cluster, force)
+        _refuse_all_but_rate(handler, since, until, topic, tenant, all_tenants, cluster, force, hold, later)
         code = backfilling.resume(prepared, caller, _number(what[1]), reason or "resumed", rate, as_json)
-    elif len(what) == 1:
-        if yes and not reason:
-            raise ConfigurationError.of("--reason", "it is not given", "say why: it stands in the audit")
+    elif len(what) == 2 and what[0] == "abandon":
+        code = backfilling.abandon(prepared, caller, _number(what[1]), _why(reason, yes), yes, as_json)
+    else:
         order = Order(
-            consumer=what[0],
+            consumer=_one(what),
             handler=_given("--handler", handler, "name the projection or command"),
             since=_time("--from", since),
             until=_time("--to", until),
             actor=caller.actor,
-            reason=reason or "dry run",
+            reason=_why(reason, yes),
             tenant=tenant,
             all_tenants=all_tenants,
             topics=tuple(topic or ()),
             cluster=cluster,
             rate=rate or RATE_PER_S,
             force=force,
+            hold=hold,
         )
-        code = _begin(prepared, caller, order, yes, as_json)
-    else:
-        raise ConfigurationError.of("CONSUMER", "it is not one name", "write one consumer, `resume ID`, or `list`")
+        code = _begin(prepared, caller, order, yes, later, as_json)
     if code:
         raise typer.Exit(code)
 
 
-def _begin(prepared: Prepared, caller: Caller, order: Order, yes: bool, as_json: bool) -> int:
-    return (
-        backfilling.start(prepared, caller, order, as_json)
-        if yes
-        else backfilling.plan(prepared, caller, order, as_json)
-    )
+def _begin(prepared: Prepared, caller: Caller, order: Order, yes: bool, later: bool, as_json: bool) -> int:
+    if not yes:
+        return backfilling.plan(prepared, caller, order, as_json)
+    return backfilling.start(prepared, caller, order, as_json, later=later)
+
+
+def _one(what: list[str]) -> str:
+    if len(what) != 1:
+        raise ConfigurationError.of(
+            "CONSUMER", "it is not one name", "write one consumer, `resume ID`, `abandon ID` or `list`"
+        )
+    return what[0]
+
+
+def _why(reason: str | None, yes: bool) -> str:
+    return _given("--reason", reason or None, "say why: it stands in the audit") if yes else reason or "dry run"
 
 
 def _refuse_all_but_rate(*given: object) -> None:

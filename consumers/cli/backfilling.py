@@ -21,9 +21,12 @@ from rich.table import Table
 
 from ...dlq.reach import Caller
 from ...inbox.backfills import Counts, Part, Run
+from ..backfill import held, oversight
 from ..backfill.backfiller import Backfiller, Planned
 from ..backfill.order import Order
+from ..backfill.oversight import find, listed
 from ..backfill.sifting import REFUSED, SKIPPED, Cause, Tally
+from .access import Access, open_gate
 from .options import ERR, OUT
 from .preparing import Prepared, open_store
 from .running import STOP_MARGIN_S
@@ -40,12 +43,16 @@ def plan(prepared: Prepared, caller: Caller, order: Order, as_json: bool) -> int
     return _run(_plan(prepared, caller, order, as_json))
 
 
-def start(prepared: Prepared, caller: Caller, order: Order, as_json: bool) -> int:
-    """Begin one, and work until it is done or a signal comes."""
+def start(prepared: Prepared, caller: Caller, order: Order, as_json: bool, *, later: bool = False) -> int:
+    """Begin one, and work until it is done or a signal comes; `later`: it is only begun."""
 
     async def begin() -> int:
         async with _opened(prepared, caller) as backfiller:
             run = await backfiller.start(order)
+            if later:
+                _show_run(run, as_json)
+                ERR.print(f"nothing is handled yet: `tidegate backfill resume {run.id}` does")
+                return EXIT_DONE
             return await _go_on(prepared, backfiller, run, order.actor, order.reason, as_json, stopping.event())
 
     stopping = _listening(prepared)
@@ -62,6 +69,11 @@ def resume(prepared: Prepared, caller: Caller, number: int, reason: str, rate: f
 
     stopping = _listening(prepared)
     return _run(go_on())
+
+
+def abandon(prepared: Prepared, caller: Caller, number: int, reason: str, yes: bool, as_json: bool) -> int:
+    """Give one up; without `yes` it is only shown."""
+    return _run(_abandon(prepared, caller, number, reason, yes, as_json))
 
 
 def latest(prepared: Prepared, caller: Caller, as_json: bool) -> int:
@@ -151,20 +163,42 @@ async def _go_on(
 
 
 async def _latest(prepared: Prepared, caller: Caller, as_json: bool) -> int:
-    async with _opened(prepared, caller) as backfiller:
-        runs = await backfiller.latest()
+    async with open_gate(Access(prepared.settings, caller), "backfill") as gate:
+        runs = await listed(gate)
     if as_json:
         OUT.print_json(json.dumps([_plain(run) for run in runs]))
         return EXIT_DONE
     columns = ("id", "consumer/handler", "started", "by", "why", *COUNTS, "state")
     table = Table(*columns, box=None, pad_edge=False)
     for run in runs:
-        state = "ended" if run.ended_at is not None else f"to be gone on with: backfill resume {run.id}"
+        state = _state(run)
         place, counts = f"{run.consumer}/{run.handler}", [str(getattr(run.counts, name)) for name in COUNTS]
         words = (str(run.id), escape(place), _when(run.started_at), escape(run.actor), escape(run.why))
         table.add_row(*words, *counts, state)
     OUT.print(table if runs else "no backfills")
     return EXIT_DONE
+
+
+async def _abandon(prepared: Prepared, caller: Caller, number: int, reason: str, yes: bool, as_json: bool) -> int:
+    async with open_gate(Access(prepared.settings, caller), "backfill") as gate:
+        run = await (oversight.abandon(gate, number, reason) if yes else find(gate, number))
+    _show_run(run, as_json)
+    for part in held.abandoned_inside(run.parts):
+        ERR.print(
+            f"{part.partition} was applied again up to {part.next_offset} of {part.live_offset}: some of its keys may"
+            " hold older values than before, until another backfill with --hold has gone through"
+        )
+    if not yes:
+        ERR.print(f"nothing was done: --yes gives backfill {number} up ({_state(run)})")
+    return EXIT_DONE
+
+
+def _state(run: Run) -> str:
+    if run.abandoned_at is not None:
+        return "abandoned"
+    if run.ended_at is not None:
+        return "ended"
+    return f"{'holds its handler, ' if run.holds else ''}to be gone on with: backfill resume {run.id}"
 
 
 COUNTS: Final = ("read", "handled", "skipped", "refused", "failed")
@@ -257,8 +291,11 @@ def _plan_plain(order: Order, planned: Planned, total: Tally) -> dict[str, Any]:
 def _plain(run: Run) -> dict[str, Any]:
     told = {"backfill": run.id, "consumer": run.consumer, "handler": run.handler, "group": run.group}
     words = {"actor": run.actor, "why": run.why, "cluster_id": run.cluster_id, "wanted": dict(run.wanted)}
-    ended = None if run.ended_at is None else _when(run.ended_at)
-    return {**told, **words, **_counts_plain(run.counts), "started_at": _when(run.started_at), "ended_at": ended}
+    over = {
+        "ended_at": None if run.ended_at is None else _when(run.ended_at),
+        "abandoned_at": None if run.abandoned_at is None else _when(run.abandoned_at),
+    }
+    return {**told, **words, **_counts_plain(run.counts), "started_at": _when(run.started_at), **over}
 
 
 def _counts_plain(counts: Counts) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from rich.table import Table
 from ...dlq import acting, editing, exporting, grouping, looking
 from ...dlq import replay as service
 from ...dlq.acting import Deed, Errand
-from ...dlq.deeds import redact_leftovers
+from ...dlq.erasing import Leftovers, erase_leftovers
 from ...dlq.grouping import By, LetterGroup
 from ...dlq.looking import Looked, ValueRefused
 from ...dlq.permission import Gate
@@ -160,7 +160,7 @@ async def act(access: Access, deed: Deed, verb: str, chosen: Chosen, reason: str
 async def redact(
     access: Access, deed: Deed, chosen: Chosen, subject: str | None, reason: str, yes: bool, as_json: bool
 ) -> bool:
-    """Erase payloads; of a key also those of saved letters whose rows are gone. False where anything was refused."""
+    """Erase payloads, and what stands of them beside the rows. False where anything was refused."""
     if subject is not None:
         if chosen.filter.header is not None or chosen.references:
             raise ConfigurationError.of("--subject", "letters are named otherwise too", "do one of the two")
@@ -170,8 +170,7 @@ async def redact(
         told = _Told("redact", dry_run=not yes)
         errand = await _errand(gate, chosen, reason, yes)
         await _all_steps(gate, deed, errand, told)
-        if errand.filter is not None and errand.filter.key is not None:
-            told.leftovers = await redact_leftovers(gate.store, errand, gate.caller)
+        told.leftovers = await erase_leftovers(gate.store, errand, gate.caller)
     told.tell(as_json)
     if not as_json:
         OUT.print("What Kafka holds (the topic and its dead-letter topic) lives until its retention ends.")
@@ -196,7 +195,8 @@ class _Told:
 
     def __init__(self, verb: str, *, dry_run: bool) -> None:
         self.verb, self.dry_run = verb, dry_run
-        self.read = self.done = self.refused = self.leftovers = 0
+        self.read = self.done = self.refused = 0
+        self.leftovers = Leftovers()
         self.reasons: Counter[str] = Counter()
         self.causes: Counter[str] = Counter()
         self.ids: list[int] = []
@@ -216,21 +216,33 @@ class _Told:
             OUT.print_json(json.dumps({
                 "dry_run": self.dry_run, "read": self.read, "done": self.done, "ids": self.ids,
                 "by_reason": dict(self.reasons), "refused": [refusal._asdict() for refusal in self.refusals],
-                "by_cause": dict(self.causes), "letters_without_row": self.leftovers,
+                "by_cause": dict(self.causes), "beside": self.leftovers._asdict(),
             }))  # fmt: skip
             return
         verb = f"would {self.verb}" if self.dry_run else _PAST[self.verb]
-        OUT.print(f"{verb} {self.done} letter{'' if self.done == 1 else 's'}" if self.read else "nothing matches")
+        if self.read or not any(self.leftovers):
+            OUT.print(f"{verb} {self.done} letter{'' if self.done == 1 else 's'}" if self.read else "nothing matches")
         for reason, count in sorted(self.reasons.items()):
             OUT.print(f"  {count} x {reason}")
-        if self.leftovers:
-            OUT.print(f"{verb} {self.leftovers} saved letters of events that were handled since")
+        for line in _beside(self.leftovers):
+            OUT.print(f"{verb} {line}")
         for cause, count in sorted(self.causes.items()):
             OUT.print(f"refused {count}: {escape(cause)}", soft_wrap=True)
         for refusal in self.refusals[:TOLD_MAX]:
             OUT.print(f"  refused {escape(refusal.reference)}: {escape(refusal.cause)}", soft_wrap=True)
         if self.dry_run and self.done:
             ERR.print("nothing was changed: --yes does it")
+
+
+def _beside(found: Leftovers) -> list[str]:
+    """What stands beside the rows, in words."""
+    unsent = f", of which {found.unsent} waited to be sent and will not be" if found.unsent else ""
+    lines = (
+        (found.letters, f"{found.letters} saved letters of events that were handled since"),
+        (found.messages, f"{found.messages} records that handlers published{unsent}"),
+        (found.results, f"the results of {found.results} calls"),
+    )
+    return [line for n, line in lines if n]
 
 
 _PAST: Final = {"discard": "discarded", "cancel": "cancelled", "redact": "redacted"}

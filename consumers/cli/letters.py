@@ -6,7 +6,7 @@ import datetime
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from rich.markup import escape
 from rich.table import Table
@@ -56,7 +56,11 @@ def _entries(page: Sequence[Entry]) -> Table:
 def plain_entry(entry: Entry) -> dict[str, Any]:
     """An entry as plain values."""
     fields = asdict(entry) | {"state": entry.state.value, "event_id": entry.event_id.hex()}
-    return {name: _value(value) for name, value in fields.items()}
+    return {name: _value(value) for name, value in fields.items() if name not in _OWN}
+
+
+_OWN: Final = frozenset({"handler_id", "payload_hash8", "attempt_id"})
+"""What only a replay's guards ask."""
 
 
 def _value(value: Any) -> Any:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -22,83 +21,20 @@ from ...dlq.fates import Later
 from ...dlq.parked_limits import OVER, Newcomer, ParkedLimits
 from ...inbox import checkpoint, claim, failure, fence, outbox
 from ...inbox.errors import DependencyError, OwnershipLost
-from ...inbox.event import Partition
 from ...inbox.faults import Fault, classify
-from ...inbox.holding import Holding, Holdings
+from ...inbox.holding import Holdings
 from ...inbox.lanes import lane_of
 from ...inbox.meter import Meter
 from ...inbox.moving import Points, behind, judge, raise_checkpoints
-from ...inbox.outcome import Dead, Reason
+from ...inbox.outcome import Reason
 from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
-from ..engine.signals import Finished
 from .completion import COMMAND_VERSION, Completion
 from .failed_rows import FailedRows, Made
+from .group import Group, Progress
 from .parked_keys import ParkedKeys
+from .plain_groups import PlainGroups, is_plain
 from .repeats import CONFLICT, standing
-
-
-class Progress(Protocol):
-    """What the completer asks of the engine and tells it."""
-
-    def prospect(self, track: str, partition: Partition, epoch: int, offsets: Sequence[int]) -> int | None:
-        """The commit point of the track if these offsets were finished; None for a stale epoch."""
-        ...
-
-    def finished(self, signals: Sequence[Finished]) -> None:
-        """These are durable."""
-        ...
-
-    def wrote_outbox(self) -> None:
-        """There may be something to relay."""
-        ...
-
-    def queued(self) -> None:
-        """Rows were put that the slow way may take up."""
-        ...
-
-    def lost(self, partition: Partition, epoch: int) -> None:
-        """The fence did not come back."""
-        ...
-
-
-class _Share(NamedTuple):
-    """Where in the engine a completion belongs."""
-
-    track: str
-    handler_id: int
-    partition: Partition
-    epoch: int
-
-
-@dataclass(slots=True)
-class _Group:
-    """One transaction's worth of completions."""
-
-    members: list[Completion]
-    holdings: dict[Partition, Holding] = field(default_factory=dict)
-    durable: list[Completion] = field(default_factory=list)
-    again: dict[Completion, Dead] = field(default_factory=dict)
-    """Turned out to be conflicts, or repeats of what stands in the failure table: they go by the way of the failed."""
-    handled: list[Completion] = field(default_factory=list)
-    put: list[Completion] = field(default_factory=list)
-    """Those that got a failure row now."""
-    held: list[Completion] = field(default_factory=list)
-    """Those beyond a limit: not written, and not done."""
-    done: defaultdict[_Share, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """The offsets of what is durable, for each track and partition."""
-    moves: list[checkpoint.Move] = field(default_factory=list)
-    duplicates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    wrote_outbox: bool = False
-
-    def ours(self) -> list[Completion]:
-        """The members whose partitions are held, under the epochs that they came in."""
-        held = {(partition, holding.epoch) for partition, holding in self.holdings.items()}
-        return [member for member in self.members if member.item[:2] in held]
-
-    def incarnation(self, member: Completion) -> int:
-        """That of the member's topic."""
-        return self.holdings[member.item.partition].incarnation
 
 
 @final
@@ -127,6 +63,7 @@ class Completer:
         self._wait_for = wait_for
         self._parked = parked
         self._limits = limits
+        self._plain = PlainGroups(store, consumer, holdings, progress)
         self._held: list[Completion] = []
         self._quiet = False
         self._waiting: list[Completion] = []
@@ -151,11 +88,30 @@ class Completer:
 
     async def run(self) -> None:
         """Flush for ever."""
+        try:
+            await self._run()
+        finally:
+            await self._plain.close()
+
+    async def _run(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
             members, self._waiting = self._waiting, []
-            await self._flush(members)
+            if others := await self._flush_plain(members):
+                await self._flush(others)
+
+    async def _flush_plain(self, members: list[Completion]) -> list[Completion]:
+        """Write those that went well and send nothing; gives back all that is left to be written."""
+        plain = [member for member in members if is_plain(member)]
+        if not plain:
+            return members
+        async with self._lock:
+            group = await self._plain.write(plain)
+        if group is None:
+            return members
+        self._tell(group)
+        return [] if len(plain) == len(members) else [member for member in members if not is_plain(member)]
 
     async def _flush(self, members: list[Completion]) -> None:
         """Write the group; wait for a database that is away; split a group that holds bad data."""
@@ -208,7 +164,7 @@ class Completer:
         dead = dead_outcome(Reason.REJECTED, error, only.item.event.record)
         await self._flush([only.ending_as(dead)])
 
-    async def _write(self, members: list[Completion]) -> _Group:
+    async def _write(self, members: list[Completion]) -> Group:
         async with self._lock, self._store.transaction(Writes.GROUP) as conn:
             group = await self._open(conn, members)
             await self._claim(conn, group)
@@ -224,18 +180,18 @@ class Completer:
             await raise_checkpoints(self._store, self._consumer, self._holdings, key, points)
         return True
 
-    async def _open(self, conn: AsyncConnection, members: list[Completion]) -> _Group:
+    async def _open(self, conn: AsyncConnection, members: list[Completion]) -> Group:
         """Steps 1, 2 and 3."""
         epochs = {member.item.partition: member.item.epoch for member in members}
         held = await fence.hold(conn, self._tables, self._consumer, self._holdings.fences(epochs))
-        group = _Group([*members])
+        group = Group([*members])
         for partition, epoch in epochs.items():
             holding = self._holdings.current(partition, epoch)
             if holding is not None and partition in held:
                 group.holdings[partition] = holding
         return group
 
-    async def _claim(self, conn: AsyncConnection, group: _Group) -> None:
+    async def _claim(self, conn: AsyncConnection, group: Group) -> None:
         """Steps 2 to 7: places of the failed, the lock, the probe, the claims, rows, what goes out."""
         mine = group.ours()
         failed = {
@@ -260,7 +216,7 @@ class Completer:
             await outbox.put(conn, self._tables, outgoing)
         group.wrote_outbox = bool(outgoing)
 
-    async def _keep_limits(self, conn: AsyncConnection, group: _Group, failed: dict[Completion, Made]) -> None:
+    async def _keep_limits(self, conn: AsyncConnection, group: Group, failed: dict[Completion, Made]) -> None:
         """With the lanes locked: a newcomer beyond a limit is dead, or stays in memory, as its handler declares."""
         waits = [member for member in failed if isinstance(member.fate, Later)]
         if self._limits is None or not waits:
@@ -278,7 +234,7 @@ class Completer:
                 del group.members[place]
                 group.held.append(member)
 
-    def _sort_claimed(self, group: _Group, claimed: list[Completion]) -> None:
+    def _sort_claimed(self, group: Group, claimed: list[Completion]) -> None:
         for member in claimed:
             if member.repeat:
                 group.duplicates[member.track] += 1
@@ -288,7 +244,7 @@ class Completer:
     async def _put_failed(
         self,
         conn: AsyncConnection,
-        group: _Group,
+        group: Group,
         failed: Mapping[Completion, Made],
         places: failure.Places,
         generations: claim.Generations,
@@ -320,12 +276,12 @@ class Completer:
         ]
         return letters_of([put for put, _ in dead], [buried for _, buried in dead])
 
-    def _link(self, group: _Group, member: Completion, original: int) -> failure.NewFailure:
+    def _link(self, group: Group, member: Completion, original: int) -> failure.NewFailure:
         group.duplicates[member.track] += 1
         return self._rows.linked(member, original, group.incarnation(member))
 
     async def _claim_each(
-        self, conn: AsyncConnection, group: _Group, members: list[Completion], generations: claim.Generations
+        self, conn: AsyncConnection, group: Group, members: list[Completion], generations: claim.Generations
     ) -> list[outbox.NewOutgoing]:
         by_handler: defaultdict[int, list[Completion]] = defaultdict(list)
         for member in members:
@@ -342,7 +298,7 @@ class Completer:
         return outgoing
 
     async def _claim_for(
-        self, conn: AsyncConnection, group: _Group, handler_id: int, members: list[Completion], known: claim.Probe
+        self, conn: AsyncConnection, group: Group, handler_id: int, members: list[Completion], known: claim.Probe
     ) -> list[Completion]:
         """Claims of one handler. Gives back those whose records may go out."""
         fresh: dict[bytes, int] = {}
@@ -363,40 +319,33 @@ class Completer:
         hashes = {**fresh, **claimed.taken}
         return [member for member in members if member not in group.again and _is_ours(group, member, ours, hashes)]
 
-    async def _close(self, conn: AsyncConnection, group: _Group) -> None:
+    async def _close(self, conn: AsyncConnection, group: Group) -> None:
         """Step 8: the checkpoints of the lane tracks, below the lowest incomplete event."""
-        for member in group.durable:
-            partition, epoch, offset, _ = member.item
-            group.done[_Share(member.track, member.handler_id, partition, epoch)].append(offset)
-        for (track, handler_id, partition, epoch), done in group.done.items():
-            old = group.holdings[partition].checkpoints[(handler_id, COMMAND_VERSION)]
-            new = self._progress.prospect(track, partition, epoch, done)
-            if new is not None and new > old:
-                group.moves.append(
-                    checkpoint.Move(handler_id, COMMAND_VERSION, partition.topic, partition.number, old, new)
-                )
+        group.settle()
+        group.plan_moves(self._progress)
         judge(await checkpoint.move(conn, self._tables, group.moves), len(group.moves))
 
-    def _report(self, group: _Group) -> None:
+    def _report(self, group: Group) -> None:
         """The commit was answered: tell the engine, remember the checkpoints, trust look-ups again."""
         if lanes := [lane for m in group.durable if m.fate is not None and (lane := m.lane) is not None]:
             self._parked.committed(lanes)
             self._progress.queued()
-        for move in group.moves:
-            holding = group.holdings[Partition(move.topic, move.partition)]
-            holding.checkpoints[(move.handler_id, move.version)] = move.new
-        self._progress.finished([Finished(t, p, epoch, tuple(done)) for (t, _, p, epoch), done in group.done.items()])
         if group.wrote_outbox or any(member.claimed for member in group.members):
             self._progress.wrote_outbox()
         held = {(partition, holding.epoch) for partition, holding in group.holdings.items()}
         for partition, epoch in {member.item[:2] for member in group.members} - held:
             self._progress.lost(partition, epoch)
+        self._tell(group)
+
+    def _tell(self, group: Group) -> None:
+        group.moved()
+        self._progress.finished(group.finished())
         self._count(group)
         for member in group.members:
             if member not in group.again:
                 member.landed()
 
-    def _count(self, group: _Group) -> None:
+    def _count(self, group: Group) -> None:
         runs: defaultdict[str, list[float]] = defaultdict(list)
         skipped: defaultdict[str, int] = defaultdict(int)
         for member in group.handled:
@@ -414,7 +363,7 @@ class Completer:
             self._meter.duplicates(track, n)
 
 
-def _is_ours(group: _Group, member: Completion, ours: set[bytes], hashes: Mapping[bytes, int]) -> bool:
+def _is_ours(group: Group, member: Completion, ours: set[bytes], hashes: Mapping[bytes, int]) -> bool:
     """Whether the claim is this member's; what it is if not."""
     event_id, payload_hash = member.item.event.event_id, member.item.event.payload_hash
     if hashes.get(event_id, payload_hash) != payload_hash:

@@ -1,4 +1,4 @@
-"""What is looked at now and then: that the loop turns, what topics' names stand for, lag, outbox and window."""
+"""What is looked at now and then: that the loop turns, what topics' names stand for, lag, outbox, window, holds."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from ...inbox.holding import Holdings
 from ...inbox.store import STORE_ERRORS, Store
 from ..client.ports import KafkaPort
 from ..engine.engine import Progress
-from ..engine.signals import PauseCause
+from ..engine.signals import Fenced, PauseCause
 from ..health import HealthBoard
 from ..metrics import Metrics
 from ..settings import Dlq
+from .held import HELD_S, HeldVersions
 from .topics import TopicWatch
 from .worker import Worker
 
@@ -79,6 +80,7 @@ class Housekeeping:
         self._metrics = metrics
         self._clock = clock
         self._pressed = False
+        self._held = HeldVersions(store, holdings, lambda partition, epoch: worker.signal(Fenced(partition, epoch)))
         self._moved: dict[Partition, tuple[int | None, float]] = {}
 
     async def run(self) -> None:
@@ -87,6 +89,7 @@ class Housekeeping:
             group.create_task(self._beat())
             group.create_task(self._every(FIGURES_S, self._figures))
             group.create_task(self._every(FIGURES_S, self._brakes))
+            group.create_task(self._every(HELD_S, self._held.look))
             group.create_task(self._every(TOPICS_S, self._look_at_topics))
 
     async def _beat(self) -> None:

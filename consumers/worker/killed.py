@@ -37,7 +37,13 @@ log = structlog.get_logger(__name__)
 
 DEATHS_ALONE: Final = 2
 """So often a process must have died with it as the only thing in its hands. Whatever else ends a process (no memory on
-the node, a probe that is too strict) ends it while some record is in hand; the same one twice is no chance."""
+the node, a probe that is too strict) ends it while some record is in hand; the same one twice is hardly chance."""
+
+DEATHS_AMID_CHANCE: Final = 3
+"""So often where a record that was found so has been handled unharmed since: somebody ends processes by chance."""
+
+CHANCE_S: Final = 3_600.0
+"""How long that is remembered: longer than anybody who ends processes at random takes between two of them."""
 
 
 class Judgement(enum.Enum):
@@ -94,11 +100,17 @@ class Judge:
         """
         async with self._store.look() as conn:
             mark = await suspects.found(conn, self._store.tables, self._consumer, holding.partition)
-        if mark is None:
+            if mark is None:
+                return Judgement.NOTHING
+            done = unclean and mark.in_hand and await self._is_done(conn, holding, mark)
+            chance = await suspects.was_chance(conn, self._store.tables, self._consumer, CHANCE_S)
+        if done:
+            await self._acquit(holding)
             return Judgement.NOTHING
         if unclean and not mark.in_hand:
-            return Judgement.SUSPECT  # the last owner died before it came to it: that says nothing of it
-        if unclean and mark.deaths + 1 < DEATHS_ALONE:
+            # the last owner died before it came to it, or with others in its hands: that says nothing of it
+            return Judgement.SUSPECT if mark.deaths else Judgement.NOTHING
+        if unclean and mark.deaths + 1 < (DEATHS_AMID_CHANCE if chance else DEATHS_ALONE):
             await self._count(holding, mark)
             return Judgement.SUSPECT
         if unclean and mark.failure_id is not None:
@@ -120,6 +132,23 @@ class Judge:
         async with self._store.transaction(Writes.SUSPECT) as conn:
             await self._hold(conn, holding)
             await suspects.count(conn, self._store.tables, self._consumer, holding.partition)
+        holding.found_in_hand = (mark.record_offset, mark.failure_id)
+
+    async def _is_done(self, conn: AsyncConnection, holding: Holding, mark: Suspect) -> bool:
+        """It came to its end, and then the process to its own."""
+        if mark.failure_id is not None:
+            return await finding.get(conn, self._store.tables, mark.failure_id) is None
+        found = await checkpoint.read(conn, self._store.tables, self._consumer, holding.partition)
+        mine = [at for key, at in found.items() if key in self._handlers and at.incarnation == holding.incarnation]
+        return bool(mine) and min(at.next_offset for at in mine) > mark.record_offset
+
+    async def _acquit(self, holding: Holding) -> None:
+        async with self._store.transaction(Writes.SUSPECT) as conn:
+            if not await suspects.acquit(
+                conn, self._store.tables, self._consumer, holding.partition, holding.fence_epoch
+            ):
+                raise OwnershipLost(f"{holding.partition} is held by somebody else")
+            await suspects.unmark(conn, self._store.tables, self._consumer, holding.partition)
 
     async def _forget(self, holding: Holding) -> None:
         async with self._store.transaction(Writes.SUSPECT) as conn:
@@ -170,10 +199,11 @@ class Judge:
         """Step 8: the handlers that stand right at the record go on behind it."""
         topic, number = holding.partition
         found = await checkpoint.read(conn, self._store.tables, self._consumer, holding.partition)
+        here = (offset, holding.incarnation, None)
         moves = [
             checkpoint.Move(*key, topic, number, offset, offset + 1)
             for key, at in found.items()
-            if key in self._handlers and at.next_offset == offset and at.incarnation == holding.incarnation
+            if key in self._handlers and (at.next_offset, at.incarnation, at.held) == here
         ]
         judge(await checkpoint.move(conn, self._store.tables, moves), len(moves))
 

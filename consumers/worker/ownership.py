@@ -7,8 +7,7 @@
 4. Kafka is asked again. Who froze between 2 and 3, and was replaced meanwhile, gives the fence back.
 5. What a dead owner had alone in its hands is judged (`killed`).
 6. Checkpoints are read (nobody else moves them now), missing ones are made, with their births (`inbox.births`), and
-   reading starts at the lowest; after two unclean ends in a row at one place it starts with the suspects, one by one
-   (`suspects`).
+   reading starts at the lowest; after an unclean end it starts with the suspects, one by one (`suspects`).
 
 Where Kafka holds no offset yet, 2 is left out, and the start position is committed at the end: that is the ask.
 """
@@ -23,7 +22,7 @@ from typing import Final, final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...inbox import births, checkpoint, claim, fence
+from ...inbox import births, checkpoint, claim, fence, holds
 from ...inbox.clock import Clock
 from ...inbox.errors import FatalError, OwnershipLost, TransientError
 from ...inbox.event import Partition
@@ -71,8 +70,15 @@ class Binding:
 TAKEOVER_PATIENCE_S = 5.0
 """How long open writers of the former owner may take before they are ended: a batch takes a tenth of it."""
 
-SUSPECTED_FROM: Final = 2
-"""Unclean ends in a row at one checkpoint. One is a machine that was taken away, two in one place may be a record."""
+SUSPECTED_FROM: Final = 1
+"""Unclean ends in a row at one checkpoint. One is mostly a machine that was taken away, so the look is a short one; but
+who waits for the second pays with a death more."""
+
+SURELY_FROM: Final = 2
+"""From here on it takes the time that it takes: two ends in one place are seldom chance."""
+
+ROWS_IN_HAND_MAX: Final = 100
+"""So many queued rows a dead owner may have had in its hands by themselves; who they were it did not write down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +170,18 @@ class Ownership:
         judgement = await self._judge.judge(holding, low, high, unclean=crashes > 0)
         if judgement is Judgement.CULPRIT:
             crashes = 0
-        starts = await self._decide(holding, Findings(committed, before, low, high, {}, self._known))
-        await self._agree(taken, min(starts.values()), committed, before)
+        start = await self._decide(holding, Findings(committed, before, low, high, {}, self._known))
+        await self._agree(taken, start, committed, before)
         self._holdings.put(holding)
         del self._unfinished[partition]
-        start = min(starts.values())
         log.info("partition_taken", partition=str(partition), fence_epoch=fence_epoch, start=start, crashes=crashes)
         if crashes and start >= high:
             await self._judge.nothing_unread(holding)
+        if judgement is Judgement.SUSPECT:
+            holding.unclean_ends = max(holding.unclean_ends, SURELY_FROM)
         anew = before is not None and start < before
         suspected = crashes >= SUSPECTED_FROM or judgement is Judgement.SUSPECT
-        return Ready(partition, epoch, self._by_track(starts), anew, suspected and start < high)
+        return Ready(partition, epoch, self._by_track(holding, start), anew, suspected and start < high)
 
     async def live_on(self, fences: Mapping[Partition, int]) -> None:
         """These fences are not ours any more, and we are no dead owner: say so, however long the database is away."""
@@ -255,7 +262,8 @@ class Ownership:
         row = await self._read(holding.partition)
         if row is None or not row.crashes:
             return 0
-        holding.after_crash, holding.suspect_rows = True, set(row.in_hand)
+        holding.unclean_ends, holding.suspect_rows = row.crashes, set(row.in_hand)
+        holding.rows_unseen = ROWS_IN_HAND_MAX
         return row.crashes
 
     async def _read(self, partition: Partition) -> fence.Fence | None:
@@ -263,24 +271,26 @@ class Ownership:
             rows = await fence.read(conn, self._store.tables, self._consumer.name, [partition])
         return rows.get(partition)
 
-    async def _decide(self, holding: Holding, found: Findings) -> Mapping[Binding, int]:
-        """Step 5: read the checkpoints, make those that are missing, remember them all."""
+    async def _decide(self, holding: Holding, found: Findings) -> int:
+        """Step 6: read the checkpoints, make those that are missing, remember them all; where reading starts.
+
+        What a backfill holds is left out, and remembered as behind every record: nothing is given to it.
+        """
         partition, tables = holding.partition, self._store.tables
         async with self._store.transaction(Writes.START) as conn:
             rows = await checkpoint.read(conn, tables, self._consumer.name, partition)
-            known = {
-                binding: row.next_offset
-                for binding in self._bindings
-                if (row := rows.get(binding.key)) is not None and row.incarnation == holding.incarnation
-            }
-            starts = self._starts(partition, known, found)
-            if len(known) < len(starts):
-                await self._note_births(conn, holding, {b: start for b, start in starts.items() if b not in known})
+            held = {b: by for b in self._bindings if b.key in rows and (by := rows[b.key].held) is not None}
+            known = {b: _offset_in(rows.get(b.key), holding.incarnation) for b in self._bindings if b not in held}
+            start, starts = self._starts(partition, known, found)
+            if None in known.values():
+                await self._note_births(conn, holding, {b: at for b, at in starts.items() if known[b] is None})
             for offset in set(starts.values()):
-                keys = [b.key for b, start in starts.items() if start == offset and known.get(b) != offset]
+                keys = [b.key for b, at in starts.items() if at == offset and known[b] != offset]
                 await checkpoint.reset(conn, tables, keys, partition, holding.incarnation, offset)
-        holding.checkpoints = {binding.key: offset for binding, offset in starts.items()}
-        return starts
+        for binding, by in held.items():
+            log.warning("handler_held", handler=binding.name, partition=str(partition), backfill=by)
+        holding.checkpoints = {b.key: holds.HELD for b in held} | {b.key: offset for b, offset in starts.items()}
+        return start
 
     async def _note_births(self, conn: AsyncConnection, holding: Holding, firsts: Mapping[Binding, int]) -> None:
         """Steps 3 and 8: these handlers' claims begin where their first checkpoints are."""
@@ -289,22 +299,33 @@ class Ownership:
             keys = [binding.key for binding, start in firsts.items() if start == offset]
             await births.note(conn, self._store.tables, keys, holding.partition, holding.incarnation, offset)
 
-    def _starts(self, partition: Partition, known: Mapping[Binding, int], found: Findings) -> Mapping[Binding, int]:
-        """Each handler's start, or a FatalError that says what is wrong and what to do."""
-        by_name = {binding.name: known.get(binding) for binding in self._bindings}
+    def _starts(
+        self, partition: Partition, known: Mapping[Binding, int | None], found: Findings
+    ) -> tuple[int, Mapping[Binding, int]]:
+        """Where reading starts, and each handler; or a FatalError that says what is wrong and what to do."""
+        by_name = {binding.name: offset for binding, offset in known.items()}
         decision = decide_start(replace(found, checkpoints=by_name), self._policy)
         if isinstance(decision, StartAt):
             if decision.lost:
                 self._gap(partition, decision.lost)
-            return {binding: decision.offsets[binding.name] for binding in self._bindings}
+            return decision.position, {binding: decision.offsets[binding.name] for binding in known}
         raise _refusal(partition, self._consumer.name, decision)
 
-    def _by_track(self, starts: Mapping[Binding, int]) -> dict[str, int]:
-        """A track starts at the lowest of its handlers; each handler skips what is below its own."""
+    def _by_track(self, holding: Holding, start: int) -> dict[str, int]:
+        """A track starts at the lowest of its handlers; each handler skips what is below its own.
+
+        One of which all are held starts with the partition: it has nothing to do, and holds up no commit.
+        """
         tracks: dict[str, int] = {}
-        for binding, offset in starts.items():
+        for binding in self._bindings:
+            offset = holding.checkpoints[binding.key]
             tracks[binding.track] = min(offset, tracks.get(binding.track, offset))
-        return tracks
+        return {track: start if offset == holds.HELD else offset for track, offset in tracks.items()}
+
+
+def _offset_in(row: checkpoint.Checkpoint | None, incarnation: int) -> int | None:
+    """None: there is no checkpoint for the topic as it is."""
+    return row.next_offset if row is not None and row.incarnation == incarnation else None
 
 
 def _refusal(partition: Partition, group: str, decision: Gap | BeyondEnd | WentBackInTime) -> FatalError:

@@ -21,8 +21,6 @@ from ...dlq.reporting import PROJECTION
 from ...dlq.rules import decide
 from ...inbox import outbox
 from ...inbox.clock import Clock
-from ...inbox.errors import RecordError
-from ...inbox.event import Event
 from ...inbox.failure_rows import Failure
 from ...inbox.faults import classify
 from ...inbox.holding import Holdings
@@ -32,7 +30,7 @@ from ...inbox.store import STORE_ERRORS, Store
 from ...projections.batch import BoundProjection, Projected
 from ..intake import EventIntake
 from .row_ends import Claims, RowEnds, Taken
-from .taking_up import event_of_row
+from .taking_up import events_of_rows
 
 BATCH_ROWS_MAX: Final = 1_000
 """Rows in one transaction: what a batch of the fast way holds, and a fifth of a second of work."""
@@ -63,7 +61,7 @@ class RowBatches:
 
         Raises OwnershipLost, DependencyError and STORE_ERRORS where nothing more can be done now.
         """
-        events = await asyncio.to_thread(self._events, rows)
+        events = await asyncio.to_thread(events_of_rows, self._intake, rows)
         taken: list[Taken] = []
         single: list[Failure] = []
         for row, event in zip(rows, events, strict=True):
@@ -74,16 +72,6 @@ class RowBatches:
                 taken.append(Taken(row, holding, event, bound.key))
         taken.sort(key=lambda one: (one.row.topic, one.row.partition, one.row.record_offset, one.row.id))
         return single + await self._halving(bound, taken)
-
-    def _events(self, rows: Sequence[Failure]) -> list[Event[object] | None]:
-        """In a thread: decoding a thousand records takes tens of milliseconds. None: it is none any more."""
-        return [self._event(row) for row in rows]
-
-    def _event(self, row: Failure) -> Event[object] | None:
-        try:
-            return event_of_row(self._intake, row)[0]
-        except RecordError:
-            return None
 
     async def _halving(self, bound: BoundProjection, taken: list[Taken]) -> list[Failure]:
         """Depth first, so that the order of the rows is kept."""
@@ -124,11 +112,11 @@ class RowBatches:
 
     async def _transact(self, bound: BoundProjection, part: list[Taken]) -> tuple[Claims, Projected]:
         async with self._store.transaction(Writes.ROW, bound.name) as conn:
-            ours = await self._ends.open(conn, part)
+            ours, locked = await self._ends.open(conn, part)
             claims, projected = await self._ends.claim(conn, ours), Projected()
             if claims.mine:
                 projected = await bound.run([one.event for one in claims.mine], conn, constraints_now=True)
-            await self._ends.complete(conn, claims.mine, claims.repeats)
+            await self._ends.complete(conn, claims.mine, claims.repeats, locked)
             await outbox.put(conn, self._store.tables, list(projected.outgoing))
         return claims, projected
 

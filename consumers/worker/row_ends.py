@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from itertools import groupby
+from typing import Any, Final, NamedTuple, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -22,16 +23,21 @@ from ...dlq.policy import FailurePolicy
 from ...dlq.replay_journal import REPEATED
 from ...dlq.reporting import RECORD, report_dead, report_done, report_done_many, report_parked, report_unknown
 from ...inbox import audit, claim, failure, fence, outbox
+from ...inbox.audit import AuditLine
 from ...inbox.clock import Clock
 from ...inbox.errors import OwnershipLost
 from ...inbox.event import Event
 from ...inbox.failure_rows import Failure, Verdict
 from ...inbox.holding import Holding
+from ...inbox.lanes import Locked
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead, FinalStatus
 from ...inbox.points import Point, Writes, reach
 from ...inbox.store import Store
 from .completion import Fate
+
+COMPLETED: Final = "completed"
+"""The audit's word for rows that were handled."""
 
 
 class ConflictMet(Exception):
@@ -47,6 +53,13 @@ class Taken:
     holding: Holding
     event: Event[Any]
     key: tuple[int, int]
+
+
+class Opened(NamedTuple):
+    """Rows that are ours, and the lanes that were locked with them."""
+
+    ours: list[Taken]
+    locked: Locked
 
 
 @final
@@ -90,13 +103,13 @@ class RowEnds:
 
     # ------------------------------------------------------------------------------------------------ several at once
 
-    async def open(self, conn: AsyncConnection, taken: Sequence[Taken]) -> list[Taken]:
+    async def open(self, conn: AsyncConnection, taken: Sequence[Taken]) -> Opened:
         """Steps 1 to 3: those of the rows that are ours. Raises OwnershipLost where none is."""
         held = await self._held(conn, {one.row.home: one.holding.fence_epoch for one in taken})
         ours = [one for one in taken if one.row.home in held]
-        await failure.lock_lanes(conn, self._tables, [(one.row.id, one.row.row_version) for one in ours])
+        locked = await failure.lock_lanes(conn, self._tables, [(one.row.id, one.row.row_version) for one in ours])
         await claim.lock_generations(conn, self._tables)
-        return ours
+        return Opened(ours, locked)
 
     async def claim(self, conn: AsyncConnection, taken: Sequence[Taken]) -> Claims:
         """Step 4, of rows with one key."""
@@ -119,17 +132,23 @@ class RowEnds:
                 claims.conflicts.append(one)
         return claims
 
-    async def complete(self, conn: AsyncConnection, mine: Sequence[Taken], repeats: Sequence[Taken] = ()) -> None:
-        """Steps 6 and 7: the rows are gone, what became of them stands in the audit."""
+    async def complete(
+        self,
+        conn: AsyncConnection,
+        mine: Sequence[Taken],
+        repeats: Sequence[Taken] = (),
+        locked: Locked | None = None,
+    ) -> None:
+        """Steps 6 and 7: the rows are gone, what became of them stands in the audit. `locked`: as `open` told."""
         rows = [(one.row.id, one.row.row_version) for one in (*mine, *repeats)]
-        gone = await failure.complete(conn, self._tables, rows)
-        acts = [(one, "completed") for one in mine] + [(one, REPEATED) for one in repeats]
-        lines = [
-            self._burial.audit_line(
-                one.row, self._names[one.row.handler], act if one.row.id in gone else "completed_though_changed"
-            )
-            for one, act in acts
-        ]
+        gone = await failure.complete(conn, self._tables, rows, locked)
+        line, lines = self._burial.audit_line, list[AuditLine]()
+        for handler, same in groupby(mine, key=lambda one: one.row.handler):
+            ended = [one.row for one in same if one.row.id in gone]
+            lines += self._burial.audit_lines(ended, self._names[handler], COMPLETED)
+        lines += [line(one.row, self._names[one.row.handler], REPEATED) for one in repeats if one.row.id in gone]
+        changed = [one.row for one in (*mine, *repeats) if one.row.id not in gone]
+        lines += [line(row, self._names[row.handler], "completed_though_changed") for row in changed]
         await audit.write_many(conn, self._tables, lines)
 
     def done(

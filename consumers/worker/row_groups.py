@@ -83,14 +83,14 @@ class RowGroups:
         repeats: list[Taken] = []
         later: list[Taken] = []
         async with self._store.transaction(Writes.ROW, self._ends.name_of([m.taken for m in members])) as conn:
-            ours = await self._ends.open(conn, [member.taken for member in members])
+            ours, locked = await self._ends.open(conn, [member.taken for member in members])
             for _, same in groupby(ours, key=lambda one: one.key):
                 claims = await self._ends.claim(conn, list(same))
                 mine += claims.mine
                 repeats += claims.repeats
                 later += claims.later
                 conflicts += claims.conflicts
-            await self._ends.complete(conn, mine, repeats)
+            await self._ends.complete(conn, mine, repeats, locked)
             await outbox.put(conn, self._store.tables, [o for one in mine for o in by_taken[id(one)].outgoing])
         put_off = {id(one) for one in later}
         self._settle([m for m in members if id(m.taken) not in put_off], ours, mine, conflicts)

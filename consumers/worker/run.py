@@ -65,7 +65,8 @@ from .registering import Registered, refuse_missing, register
 from .relaying import Relay
 from .sealing import Sealer
 from .slow_way import SlowWay
-from .suspects import Solo, Suspects
+from .solo import Solo
+from .suspects import Suspects
 from .topics import TopicWatch
 from .watching import LoopWatch, Running
 from .worker import POSTGRESQL, Parts, Worker
@@ -237,7 +238,7 @@ class Assembly:
         )  # fmt: skip
         suspects = Suspects(
             store, name, self._holdings, self.worker, intake, self._reader, self._receiver, raisers,
-            Solo(self.worker, self._kafka, self._receiver, self._slow_way), wait,
+            Solo(self.worker, self._kafka, self._receiver, self._slow_way), wait, self._clock,
             self._settings.worker.window_records_max,
         )  # fmt: skip
         return ownership, suspects

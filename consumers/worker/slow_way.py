@@ -192,8 +192,7 @@ class SlowWay:
 
     def _is_suspect(self, row: Failure) -> bool:
         """Its record has killed a process, or was in the hands of two that died."""
-        holding = self._holdings.current(row.home)
-        return row.reason == Reason.KILLED_PROCESS or (holding is not None and row.id in holding.suspect_rows)
+        return row.reason == Reason.KILLED_PROCESS or any(row.id in holding.suspect_rows for holding in self._holdings)
 
     async def _look(self) -> list[list[Failure]]:
         """What to take up now: rows that are worked together, and rows by themselves."""
@@ -224,11 +223,13 @@ class SlowWay:
         singles = [handler_id for handler_id in free if handler_id not in self._projections]
         found: list[list[Failure]] = []
         if (room := ROWS_MAX - len(busy)) > 0:
-            found += [[row] for row in await failure.pick(conn, tables, singles, homes, {}, now, room, busy=busy)]
+            rows = await failure.pick(conn, tables, singles, homes, {}, now, room, busy=busy)
+            self._doubt(rows)
+            found += [[row] for row in rows]
         projections = [
             handler_id for handler_id in free if handler_id in self._projections.keys() - self._batched.keys()
         ]
-        some = ROWS_MAX if any(holding.after_crash for holding in self._holdings) else BATCH_ROWS_MAX
+        some = ROWS_MAX if any(holding.unclean_ends for holding in self._holdings) else BATCH_ROWS_MAX
         there = await failure.pick(conn, tables, projections, homes, {}, now, 1, busy=busy) if projections else []
         for handler_id in projections if there else ():
             rows = await failure.pick(
@@ -237,11 +238,18 @@ class SlowWay:
             found += self._together(rows)
         return found
 
+    def _doubt(self, rows: Sequence[Failure]) -> None:
+        """After an unclean end the first rows that come are handled alone: the dead owner may have had them in hand."""
+        for row in rows:
+            if not self._is_suspect(row) and (holding := self._holdings.current(row.home)) is not None:
+                holding.doubt(row.id)
+
     def _together(self, rows: list[Failure]) -> list[list[Failure]]:
         """One projection's rows: those that may end in one transaction, and the others."""
+        self._doubt(rows)
         alike = [row for row in rows if not (self._is_suspect(row) or is_run(row.version))]
-        apart = [[row] for row in rows if row not in alike] if len(alike) < len(rows) else []
-        return [*([alike] if alike else []), *apart]
+        together = {row.id for row in alike}
+        return [*([alike] if alike else []), *([row] for row in rows if row.id not in together)]
 
     async def _note(self, rows: list[Failure]) -> None:
         """After an unclean end it is written down which rows are in hand, once for each look that finds any.
@@ -249,8 +257,10 @@ class SlowWay:
         Who dies then leaves word of what to handle alone. Without a death behind it nothing is written.
         """
         for holding in self._holdings:
+            if not (holding.unclean_ends and rows):
+                continue
             came = {row.id for row in rows if row.home == holding.partition}
-            if not (holding.after_crash and came):
+            if not came:
                 continue
             in_hand = came | {row_id for row_id, home in self._homes.items() if home == holding.partition}
             async with self._store.transaction(Writes.SUSPECT) as conn:

@@ -1,8 +1,8 @@
 """Handles what may have killed the process: one thing at a time, marked durably before it is touched, nothing beside.
 
-After the second unclean end at one checkpoint the records behind it are suspects. They are read undecoded by a second
-reader and handed over like any others, but one by one, so that claims, retries, parked keys and letters are what they
-always are. Marks are the only thing that is new:
+After an unclean end the records behind the checkpoint are suspects. They are read undecoded by a second reader and
+handed over like any others, but one by one, so that claims, retries, parked keys and letters are what they always are.
+Marks are the only thing that is new:
 
 1. Everything else comes to its end; nothing more is read. 2. The checkpoints of all handlers are raised to the record.
 3. The mark is committed. 4. The record is decoded, handled, durable. 5. The next one's mark takes its place.
@@ -11,13 +11,17 @@ What if the process dies in 4? Its successor finds the mark and looks at the rec
 one gives it up if it died of it too (`killed`). Between 2 and 3, or 5 and the next 3? Nothing was in flight; at worst
 the mark names a record whose claims answer. What if the worker is a zombie? Its fence row does not come back, and it
 marks nothing.
+
+All of it is bounded, by records and by time: shortly after one unclean end, for most are chance, longer after more of
+them at one place. What then? It is written down that nobody is alone any more, and how far it was looked: whoever dies
+there next stands at the same place again. Then everything goes on together.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Final, TypeVar, final
 
@@ -25,19 +29,20 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...inbox import fence, suspects
+from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, OwnershipLost, TransientError
-from ...inbox.event import Partition, Record
+from ...inbox.event import Record
 from ...inbox.failure_rows import Failure
 from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holding, Holdings
 from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
-from ..client.ports import Chunk, Intake, KafkaPort, Part, ReaderPort, Stretch
-from ..engine.engine import Engine
-from ..engine.signals import Examine, Examined, GoOn, PauseCause, Reached, StandBack
+from ..client.ports import Chunk, Intake, Part, ReaderPort, Stretch
+from ..engine.signals import Examine, Examined
 from .committing import Raiser
+from .ownership import SURELY_FROM
 from .receiving import Receiver
-from .slow_way import SlowWay
+from .solo import Bound, NotAlone, Room, Solo, is_quiet
 from .worker import POSTGRESQL, Worker
 
 T = TypeVar("T")
@@ -50,57 +55,22 @@ READ_MAX: Final = 100
 AGAIN_S: Final = 0.5
 """Between two asks of a broker that does not answer."""
 
-WRITING_S: Final = 0.02
-"""Between two tries to raise a checkpoint that another transaction is moving: as long as one takes."""
+WRITING_S: Final = 0.002
+"""Between two tries to raise a checkpoint that another transaction is moving: as long as its commit takes."""
 
-_NOWHERE: Final = Reached(Partition("", 0), 0, 0)
-"""Goes through the receiver's queue and changes nothing: what was before it is through."""
+FIRST_RECORDS_MAX: Final = 5_000
+"""Behind one unclean end: as many as a projection's batch holds, which leaves no trace of where in it somebody died."""
 
+FIRST_S: Final = 5.0
+"""Behind one unclean end, for all partitions and rows of this process together: a ninth of the 45 s that Kafka takes by
+default to notice a death. Most of those have nothing to do with any record."""
 
-@final
-class Solo:
-    """Makes room for one thing: reading stops, what is in memory comes to its end, the slow way stands still.
+LONG_S: Final = 300.0
+"""Behind the second unclean end at one place, which is seldom chance: as long as slow handlers take for what they have
+in hand at once. Each further one there doubles it, so that what is slow cannot hide what kills behind it."""
 
-    Owned by the event loop. One at a time; raises OwnershipLost where the worker stops meanwhile.
-    """
-
-    def __init__(self, worker: Worker, kafka: KafkaPort, receiver: Receiver, slow_way: SlowWay) -> None:
-        self._worker = worker
-        self._kafka = kafka
-        self._receiver = receiver
-        self._slow_way = slow_way
-        self._turn = asyncio.Lock()
-
-    @asynccontextmanager
-    async def alone(self) -> AsyncGenerator[None]:
-        """Nothing else is in flight in this process while the block runs."""
-        async with self._turn:
-            self._worker.signal(StandBack())
-            self._slow_way.hold()
-            try:
-                await self._come_to_rest()
-                yield
-            finally:
-                self._slow_way.go_on()
-                self._worker.signal(GoOn())
-
-    async def _come_to_rest(self) -> None:
-        """What the client has read before it heard of the pause is on its way: behind its answer and the receiver's
-        queue the engine has it all.
-        """
-        await self._kafka.committed([])
-        through = asyncio.Event()
-        self._receiver.put(_NOWHERE, through.set)
-        await through.wait()
-        await self._slow_way.stands_still()
-        engine = self._worker.engine
-        await self._worker.until(lambda: engine.is_at_rest() or _is_quiet(engine))
-        if not engine.is_at_rest():
-            raise OwnershipLost("the worker is asked to stop")
-
-
-def _is_quiet(engine: Engine) -> bool:
-    return PauseCause.QUIET in engine.causes()
+DOUBLINGS_MAX: Final = 8
+"""The bound has a bound: a day."""
 
 
 @final
@@ -119,6 +89,7 @@ class Suspects:
         raisers: Mapping[str, Raiser],
         solo: Solo,
         wait_for: Callable[[str], Awaitable[None]],
+        clock: Clock,
         records_max: int,
     ) -> None:
         self._store = store
@@ -131,10 +102,12 @@ class Suspects:
         self._raisers = raisers
         self._solo = solo
         self._wait_for = wait_for
+        self._clock = clock
         self._records_max = records_max
+        self._first = Bound(clock, FIRST_S, min(FIRST_RECORDS_MAX, records_max))
 
     async def examine(self, action: Examine) -> None:
-        """As many records as may have been in flight, or up to the log's end, one by one; then the partition goes on.
+        """What may have been in flight, or up to the log's end, one by one; then the partition goes on.
 
         Ends early, and says nothing, where the partition is lost: its next owner finds the count as it was.
         """
@@ -143,9 +116,7 @@ class Suspects:
         if holding is None:
             return
         try:
-            async with self._solo.alone():
-                log.warning("suspects_alone", partition=str(partition), offset=action.offset)
-                looked_at = await self._one_by_one(holding, action.offset)
+            looked_at = await self._look(holding, action.offset)
         except OwnershipLost as error:
             log.warning("suspects_left", partition=str(partition), why=str(error))
             if self._is_ours(holding):  # by what the client says; asking Kafka tells, and begins anew
@@ -154,30 +125,88 @@ class Suspects:
         log.warning("suspects_done", partition=str(partition), records=looked_at)
         self._worker.signal(Examined(partition, epoch))
 
+    async def _look(self, holding: Holding, offset: int) -> int:
+        """How many were looked at; what was left out is written down."""
+        bound = self._bound_of(holding)
+        looked_at, whole = 0, False
+        with bound:
+            try:
+                async with self._solo.alone(bound.left_s):
+                    log.warning("suspects_alone", partition=str(holding.partition), offset=offset)
+                    looked_at, whole = await self._one_by_one(holding, offset, bound)
+                    if not whole:
+                        await self._give_over(holding)
+            except NotAlone:
+                await self._give_over(holding)
+        if not whole:
+            log.warning("suspects_given_over", partition=str(holding.partition), records=looked_at)
+        return looked_at
+
+    def _bound_of(self, holding: Holding) -> Bound:
+        if holding.unclean_ends < SURELY_FROM:
+            return self._first
+        doublings = min(holding.unclean_ends - SURELY_FROM, DOUBLINGS_MAX)
+        return Bound(self._clock, LONG_S * 2**doublings, self._records_max)
+
     @asynccontextmanager
     async def row_alone(self, row: Failure, holding: Holding) -> AsyncGenerator[None]:
-        """A failure row whose record has killed a process: it is handled in the block, as the only thing in flight."""
-        async with self._solo.alone():
-            await self._mark(holding, row.record_offset, row.id)
+        """A failure row whose record may have killed a process: handled in the block, as the only thing in flight.
+
+        Or in company, once it has taken too long. Raises OwnershipLost where it cannot be alone in time: it is still
+        queued.
+        """
+        bound = self._first if row.id in holding.doubtful_rows else Bound(self._clock, LONG_S, 1)
+        with bound:
             try:
-                yield
-            except (OwnershipLost, DependencyError, *STORE_ERRORS):
-                await self._unmark(holding)  # it is not done, and it did no harm
-                raise
-            await self._unmark(holding)
+                async with self._solo.alone(bound.left_s) as room:
+                    await self._mark(holding, row.record_offset, row.id)
+                    done = asyncio.Event()
+                    patience = self._worker.spawn(self._lose_patience(holding, room, done, bound.left_s()))
+                    try:
+                        yield
+                    except (OwnershipLost, DependencyError, *STORE_ERRORS):
+                        await self._unmark(holding, done, patience)  # it is not done, and it did no harm
+                        raise
+                    await self._unharmed(holding, row.record_offset, row.id)
+                    await self._unmark(holding, done, patience)
+            except NotAlone:
+                await self._not_alone(row, holding, bound.whole_s)
+
+    async def _not_alone(self, row: Failure, holding: Holding, waited_s: float) -> None:
+        if row.id in holding.doubtful_rows:  # there was one unclean end: it is handled like any other row
+            holding.trust()
+        else:  # reading stood still meanwhile, and goes on for as long before the next try
+            await asyncio.sleep(waited_s)
+        raise OwnershipLost("it could not be handled alone in time")
+
+    async def _lose_patience(self, holding: Holding, room: Room, done: asyncio.Event, left_s: float) -> None:
+        """Nothing is cancelled in here: it may be in the middle of writing."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await done.wait()
+                return
+        log.warning("suspects_given_over", partition=str(holding.partition), records=0)
+        with suppress(OwnershipLost):  # whoever handles the row learns of it
+            await self._give_over(holding)
+        room.leave()
 
     # ---------------------------------------------------------------------------------------------------- one by one
 
-    async def _one_by_one(self, holding: Holding, offset: int) -> int:
-        left, at_end = self._records_max, False
-        while left > 0 and not at_end:
-            stretch = await self._read(holding, offset, min(left, READ_MAX))
+    async def _one_by_one(self, holding: Holding, offset: int, bound: Bound) -> tuple[int, bool]:
+        """How many came to their end, and whether they are all: else there are more, or the last one takes too long."""
+        looked_at = 0
+        while True:
+            stretch = await self._read(holding, offset, min(bound.records_max - looked_at, READ_MAX))
             for record in stretch.records:
-                await self._one(holding, record)
+                if not (bound.left_s() > 0 and await self._one(holding, record, bound)):
+                    return looked_at, False
+                looked_at += 1
             await self._unmark(holding)
-            left -= len(stretch.records)
-            offset, at_end = stretch.next_offset, stretch.at_end
-        return self._records_max - left
+            offset = stretch.next_offset
+            if stretch.at_end:
+                return looked_at, True
+            if looked_at >= bound.records_max:
+                return looked_at, bound.records_max >= self._records_max  # no more can have been in memory
 
     async def _read(self, holding: Holding, offset: int, records_max: int) -> Stretch:
         while True:
@@ -188,11 +217,36 @@ class Suspects:
                 log.warning("suspects_wait", partition=str(holding.partition), why=str(error))
                 await asyncio.sleep(AGAIN_S)
 
-    async def _one(self, holding: Holding, record: Record) -> None:
-        """One record, from its mark to its end."""
-        partition, epoch = holding.partition, holding.epoch
+    async def _one(self, holding: Holding, record: Record, bound: Bound) -> bool:
+        """One record, from its mark to its end. False: that takes too long, and it is left to itself."""
         await self._raise(holding, record.offset)
         await self._mark(holding, record.offset, None)
+        try:
+            async with asyncio.timeout(bound.left_s()):
+                await self._hand_over(holding, record)
+        except TimeoutError:
+            return False
+        self._check_ours(holding)
+        await self._unharmed(holding, record.offset, None)
+        return True
+
+    async def _unharmed(self, holding: Holding, offset: int, failure_id: int | None) -> None:
+        """If a dead owner had just this alone in its hands, it died of something else; others may have, too."""
+        if holding.found_in_hand != (offset, failure_id):
+            return
+
+        async def write() -> None:
+            async with self._store.transaction(Writes.SUSPECT) as conn:
+                tables, partition = self._store.tables, holding.partition
+                if not await suspects.acquit(conn, tables, self._consumer, partition, holding.fence_epoch):
+                    raise OwnershipLost(f"{partition} is held by somebody else")
+
+        await self._through_outages(write)
+        holding.found_in_hand = None
+
+    async def _hand_over(self, holding: Holding, record: Record) -> None:
+        """To the engine, like any other; return once it is durable, or nothing is ours any more."""
+        partition, epoch = holding.partition, holding.epoch
         while True:
             taken = await asyncio.to_thread(self._intake.take, partition, epoch, [record])
             if taken.stall is None:
@@ -201,12 +255,11 @@ class Suspects:
             self._check_ours(holding)
         self._receiver.put(Chunk((Part(partition, epoch, taken, record.offset + 1),)))
         engine, behind = self._worker.engine, record.offset + 1
-        await self._worker.until(lambda: _is_quiet(engine) or engine.is_done(partition, epoch, behind) is not False)
-        self._check_ours(holding)
+        await self._worker.until(lambda: is_quiet(engine) or engine.is_done(partition, epoch, behind) is not False)
 
     def _is_ours(self, holding: Holding) -> bool:
         engine = self._worker.engine
-        return not _is_quiet(engine) and engine.is_done(holding.partition, holding.epoch, 0) is not None
+        return not is_quiet(engine) and engine.is_done(holding.partition, holding.epoch, 0) is not None
 
     def _check_ours(self, holding: Holding) -> None:
         if not self._is_ours(holding):
@@ -232,11 +285,29 @@ class Suspects:
 
         await self._through_outages(write)
 
-    async def _unmark(self, holding: Holding) -> None:
+    async def _unmark(
+        self, holding: Holding, done: asyncio.Event | None = None, patience: asyncio.Task[None] | None = None
+    ) -> None:
+        if done is not None and patience is not None:
+            done.set()
+            await asyncio.wait([patience])
+
         async def write() -> None:
             async with self._store.transaction(Writes.SUSPECT) as conn:
                 await self._hold(conn, holding)
                 await suspects.unmark(conn, self._store.tables, self._consumer, holding.partition)
+
+        await self._through_outages(write)
+
+    async def _give_over(self, holding: Holding) -> None:
+        """Nobody is alone any more, and who dies from here on has died where we stand now."""
+
+        async def write() -> None:
+            async with self._store.transaction(Writes.SUSPECT) as conn:
+                tables, partition = self._store.tables, holding.partition
+                if not await suspects.carry(conn, tables, self._consumer, partition, holding.fence_epoch):
+                    raise OwnershipLost(f"{partition} is held by somebody else")
+                await suspects.let_go(conn, tables, self._consumer, partition)
 
         await self._through_outages(write)
 

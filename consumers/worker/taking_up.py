@@ -5,6 +5,7 @@ No IO but the intake's codec.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...inbox.event import Event
@@ -19,6 +20,19 @@ def event_of_row(intake: EventIntake, row: Failure) -> tuple[Event[Any], Route]:
     Where the row says so, the event is claimed under another identity than its own, or is another operation.
     """
     event, route = intake.event_of(row.repaired)
+    _as_asked(row, event)
+    return event, route
+
+
+def events_of_rows(intake: EventIntake, rows: Sequence[Failure]) -> list[Event[Any] | None]:
+    """The same of many rows, None where the record is no event."""
+    events = intake.events_of([row.repaired for row in rows])
+    for row, event in zip(rows, events, strict=True):
+        if event is not None:
+            _as_asked(row, event)
+    return events
+
+
+def _as_asked(row: Failure, event: Event[Any]) -> None:
     if row.attempt_id is not None or row.operation_id != indexed_text(event.operation_id):
         event.as_run(row.attempt_id, row.operation_id)
-    return event, route

@@ -37,6 +37,7 @@ consumer = app.consumer(
     topics=[os.environ.get("CRASH_TOPIC", "backfilled")],
     codec=Json(),
     event_id=header("id"),
+    start="latest" if os.environ.get("BACKFILL_START") == "latest" else "earliest",
 )
 
 

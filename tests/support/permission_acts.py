@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from tests.integration.dlq.conftest import Graveyard
 from tests.support.review_desk import ReviewDesk
 from tidegate.consumers import App
+from tidegate.consumers.backfill import oversight
 from tidegate.consumers.backfill.backfiller import Backfiller
 from tidegate.consumers.backfill.order import Order as Window
 from tidegate.consumers.layers import load
@@ -39,7 +40,7 @@ from tidegate.dlq.replays import Replays
 from tidegate.dlq.review import Ruling
 from tidegate.dlq.selection import Filter
 from tidegate.dlq.verbs import Verb
-from tidegate.inbox import failure
+from tidegate.inbox import backfills, failure
 from tidegate.inbox.errors import ConfigurationError
 from tidegate.inbox.event import Record
 from tidegate.inbox.failure_rows import Verdict, queued, unknown
@@ -71,6 +72,14 @@ class World:
         async with gate.store.look() as conn:
             (group,) = await grouping.grouped(conn, gate.store.tables, Filter(handler="revenue"))
         return group.name
+
+    async def backfill(self) -> int:
+        """One of acme's events in billing/revenue, not yet gone on with."""
+        async with self.graveyard.db.transaction() as conn:
+            return await backfills.begin(
+                conn, self.graveyard.t, consumer="billing", handler="revenue", kind="projection", actor="ann", why=WHY,
+                wanted={"tenant": "acme"}, cluster_id="",
+            )  # fmt: skip
 
     async def waiting(self) -> int:
         """A retry that waits."""
@@ -251,6 +260,10 @@ ACTS: Final[Mapping[Verb, PermissionAct]] = {
     Verb.LIST_AUDIT: PermissionAct("list", _replayed, _lines, audited=False),
     Verb.EXPORT_AUDIT: PermissionAct("list", _replayed, _exported_lines, audited=False),
     Verb.VERIFY_AUDIT: PermissionAct("everything", World.nothing, lambda g, _: audit_trail.verify(g), audited=False),
+    Verb.LIST_BACKFILLS: PermissionAct(
+        "list", World.backfill, lambda g, n: _count(oversight.listed(g), lambda run: run.id == n), audited=False
+    ),
+    Verb.ABANDON_BACKFILL: PermissionAct("thing", World.backfill, lambda g, n: oversight.abandon(g, n, WHY)),
     Verb.BACKFILL: PermissionAct("handler", World.nothing, _backfill, audited=False),
 }
 """One for each verb that the product has an act for; `tests/tidy/test_verbs.py` sees to it."""

@@ -23,6 +23,6 @@ async def until_nothing_is_suspected(world: World) -> None:
     async def holds() -> bool:
         rows = await world.db.fetch(STANDING)
         behind = [row for row in rows if row["point"] < world.ends.get(row["partition"], 0)]
-        return not behind and not await world.db.fetchval("SELECT count(*) FROM tidegate.suspect")
+        return not behind and not await world.db.fetchval("SELECT count(*) FROM tidegate.suspect WHERE in_hand")
 
     await world.until(holds, "anybody to get further than the dead")

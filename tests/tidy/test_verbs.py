@@ -41,7 +41,7 @@ COMMANDS: Final[dict[str, set[Verb]]] = {
     "handlers discard": {Verb.DISCARD_HANDLER},
     "topic reset": {Verb.RESET_TOPIC},
     "restored": {Verb.RESTORED},
-    "backfill": {Verb.BACKFILL},
+    "backfill": {Verb.BACKFILL, Verb.LIST_BACKFILLS, Verb.ABANDON_BACKFILL},
     "audit list": {Verb.LIST_AUDIT},
     "audit export": {Verb.EXPORT_AUDIT},
     "audit verify": {Verb.VERIFY_AUDIT},
@@ -62,6 +62,7 @@ MUTATING: Final = (
     *("failure.requeue", "failure.discard", "failure.complete", "failure.bury", "effect_findings.resolve"),
     *("breaker_rows.close", "raise_incarnation", "declare_restored", "mark_discarded", "repairs.edit"),
     *("repairs.unedit", "repairs.redact", "repairs.redact_message", "audit.write"),
+    *("repairs.redact_results", "repairs.withdraw"),
 )
 """What changes what operators act on. The command line calls none of them: services do, behind their verbs."""
 
@@ -124,7 +125,7 @@ def test_what_an_operator_changes_is_changed_behind_a_verb() -> None:
 
 def test_a_service_that_is_called_from_above_is_told_who_asks() -> None:
     """`permit` has a default for the house itself and for tests; the command line never relies on it."""
-    services = r"\b(?:Replays|Adoptions|Backfiller|steps|export|look|reveal|note|editable|edit|redact_leftovers)\("
+    services = r"\b(?:Replays|Adoptions|Backfiller|steps|export|look|reveal|note|editable|edit|erase_leftovers)\("
     for module in product():
         if not module.name.startswith("consumers/cli/"):
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,15 +15,17 @@ from tests.integration.dlq.conftest import Graveyard
 from tests.support.review_desk import ReviewDesk
 from tidegate.dlq.acting import Deed, Errand, Step, steps
 from tidegate.dlq.deeds import cancelling, discarding, redacting
+from tidegate.dlq.erasing import Leftovers, erase_leftovers
 from tidegate.dlq.letter import read_letter
 from tidegate.dlq.permission import NotPermitted, Permit, everybody
-from tidegate.dlq.reach import Caller, Grant
+from tidegate.dlq.reach import Caller, Grant, unlimited
 from tidegate.dlq.selection import Filter, find
 from tidegate.dlq.verbs import Role
 from tidegate.inbox import failure, outbox
 from tidegate.inbox.errors import TidegateError
 from tidegate.inbox.event import Partition, Record
 from tidegate.inbox.failure_rows import Verdict, linked, queued
+from tidegate.inbox.identity import digest16
 from tidegate.inbox.store import Store
 
 
@@ -164,6 +167,90 @@ async def test_a_redacted_letter_has_no_payload_anywhere_and_cannot_be_run(grave
     assert await done(graveyard, redacting(), wanted=wanted) == [Step(False, 0, (), ())]
     assert (await done(graveyard, redacting(), str(number)))[0].by_cause == {"its payload was erased already": 1}
     assert [state for state in await rows(graveyard, "redacted_at IS NULL, id") if state[1] == stays] == [(True, stays)]
+
+
+async def published(graveyard: Graveyard, *messages: tuple[bytes, bool]) -> None:
+    """Records that handlers published: (key, whether it was sent)."""
+    rows = [
+        outbox.NewOutgoing(id=digest16(b"m", key), kind="publish", topic="shop.mail", key=key, payload=b"4111-secret",
+                           headers=(("ce_subject", key),), correlation_id="c", consumer="billing",
+                           home=Partition("shop.orders", 3))
+        for key, _ in messages
+    ]  # fmt: skip
+    async with graveyard.db.transaction() as conn:
+        await outbox.put(conn, graveyard.t, rows)
+        await outbox.mark_published(conn, graveyard.t, [digest16(b"m", key) for key, sent in messages if sent])
+
+
+async def returned(graveyard: Graveyard, offset: int) -> int:
+    """A call of the event of this offset, that came back with something."""
+    call = await ReviewDesk(graveyard).effect(f"o-{offset}", state="completed", owner="revenue")
+    async with graveyard.db.transaction() as conn:
+        event = graveyard.event(offset)
+        values = {"result": {"card": "4111-secret"}, "event_id": event.event_id, "correlation_id": event.correlation_id}
+        await conn.execute(sa.update(graveyard.t.effect).where(graveyard.t.effect.c.id == call).values(**values))
+    return call
+
+
+async def test_what_stands_beside_the_rows_is_erased_too(graveyard: Graveyard) -> None:
+    """What calls returned, and what handlers published: what waited to be sent is withdrawn, for an empty record would
+    be a delete marker. Another key's stay; a second time there is nothing to do.
+
+    Case: B38
+    Parts: real (PostgreSQL)
+    Red when: inbox/repairs.py's _WITHDRAW leaves published_at as it is
+    """
+    await graveyard.bury(graveyard.event(7, key=b"ann"), graveyard.event(8, key=b"bob"))
+    calls = [await returned(graveyard, offset) for offset in (7, 8)]
+    await published(graveyard, (b"ann", False), (b"bob", False), (b"ann2", True))
+    wanted = Filter(state=None, key=b"ann")
+    errand = Errand(actor="ann", reason="she asked", filter=wanted)
+    permit, store = unlimited("ann"), graveyard.gate().store
+    assert await erase_leftovers(store, errand, permit) == Leftovers(messages=1, unsent=1), "all else has a row"
+    (step,) = await done(graveyard, redacting(), wanted=wanted)
+    assert len(step.done) == 1
+    told = await erase_leftovers(store, replace(errand, dry_run=False), permit)
+    assert told == Leftovers(messages=1, unsent=1), "letter and call went with their row"
+    async with graveyard.db.transaction() as conn:
+        results = await conn.execute(sa.text("SELECT id FROM tidegate.effect WHERE result IS NOT NULL"))
+        assert list(results.scalars()) == [calls[1]]
+        waiting = await outbox.unpublished(conn, graveyard.t, "billing", [Partition("shop.orders", 3)], limit=9)
+        assert [row.key for row in waiting if row.kind == "publish"] == [b"bob"]
+        everything = (await conn.execute(sa.text("SELECT count(*), count(payload) FROM tidegate.outbox"))).one()
+        assert tuple(everything) == (5, 3), "no row is gone"
+    assert await erase_leftovers(store, replace(errand, dry_run=False), permit) == Leftovers()
+    subject = Filter(state=None, header=("ce_subject", b"ann2"))
+    by_subject = Errand(actor="ann", reason="x", filter=subject, dry_run=False)
+    assert await erase_leftovers(store, by_subject, permit) == Leftovers(messages=1)
+    assert await audit_lines(graveyard) == [("dlq_redact", "ann", True)] * 3
+
+
+async def test_a_calls_result_is_erased_by_its_operation_and_within_ones_reach(graveyard: Graveyard) -> None:
+    """Of an event without a row; of a key also where its letter is all that is left. Who sees one tenant only erases
+    nobody else's result, and no published record: of those nobody can tell whose they are.
+
+    Case: B38, B42
+    Parts: real (PostgreSQL)
+    Red when: dlq/erasing.py's _results leaves `within` out
+    """
+    await graveyard.bury(graveyard.event(8, key=b"bob"))
+    for offset in (7, 8):
+        await returned(graveyard, offset)
+    await published(graveyard, (b"ann", False))
+    admin = Caller("ann", (Grant(role=Role.ADMIN, tenants=frozenset({"acme"})),))
+    store = graveyard.gate().store
+
+    async def erased(permit: Permit, **wanted: Any) -> Leftovers:
+        errand = Errand(actor="ann", reason="x", filter=Filter(state=None, **wanted), dry_run=False)
+        return await erase_leftovers(store, errand, permit)
+
+    assert await erased(admin, operation_id="o-7") == await erased(admin, key=b"ann") == Leftovers()
+    everything = unlimited("ann")
+    assert await erased(everything, operation_id="o-7", reason="rejected") == Leftovers(), "a call has no reason"
+    assert await erased(everything, operation_id="o-7") == Leftovers(results=1)
+    async with graveyard.db.transaction() as conn:
+        await conn.execute(sa.delete(graveyard.t.failure))
+    assert await erased(everything, key=b"bob") == Leftovers(letters=1, results=1)
 
 
 async def test_what_waits_to_be_run_is_not_redacted(graveyard: Graveyard) -> None:

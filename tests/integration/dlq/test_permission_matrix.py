@@ -17,7 +17,7 @@ from tidegate.inbox.errors import TidegateError
 
 LOOKS: Final = {
     *(Verb.LIST_LETTERS, Verb.SHOW_LETTER, Verb.LIST_REVIEW, Verb.SHOW_REVIEW, Verb.LIST_BREAKERS, Verb.LIST_HANDLERS),
-    *(Verb.LIST_AUDIT, Verb.EXPORT_AUDIT, Verb.VERIFY_AUDIT),
+    *(Verb.LIST_AUDIT, Verb.EXPORT_AUDIT, Verb.VERIFY_AUDIT, Verb.LIST_BACKFILLS),
 }
 MAY: Final = {
     None: set[Verb](),
@@ -87,7 +87,7 @@ async def _outcome(world: World, verb: Verb, caller: Caller, target: object) -> 
     except NotPermitted:
         return "denied"
     except TidegateError as error:
-        unknown = ("known as", "nothing is known", "is not open", "no letter is in a group")
+        unknown = ("known as", "nothing is known", "is not open", "no letter is in a group", "no backfill")
         if "acme" in str(error) or not any(text in str(error) for text in unknown):
             raise
         return "denied"

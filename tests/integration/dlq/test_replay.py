@@ -151,7 +151,7 @@ async def test_only_dead_letters_are_replayed(graveyard: Graveyard) -> None:
     assert report.replayed == ()
     assert report.by_cause == {
         "it was discarded": 1,
-        "its outcome is unknown: review it": 1,
+        "its outcome is unknown: say what became of it (`tidegate review`)": 1,
         "it is queued already": 1,
     }
 
@@ -170,7 +170,7 @@ async def test_the_third_replay_of_a_letter_needs_force(graveyard: Graveyard) ->
         letter_ids.add((await dead_again(graveyard)).id)
     assert len(letter_ids) == 2
     refused = await replayed(graveyard, str(number))
-    assert refused.by_cause == {"it was replayed 2 times already: repair the cause, or force it": 1}
+    assert refused.by_cause == {"it was replayed 2 times already: repair the cause, or force it (--force)": 1}
     assert len((await replayed(graveyard, str(number), force=True)).replayed) == 1
     assert (await lines(graveyard))[-1].details["forced"] is True
 

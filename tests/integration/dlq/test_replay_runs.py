@@ -56,7 +56,7 @@ async def test_a_run_that_was_interrupted_is_gone_on_with_and_then_does_nothing_
     assert (counted(half), half.ended_at) == ((4, 3, 0, 1), None)
     done = await replays(graveyard).go_on(run.id, "bob")
     assert counted(done) == (6, 4, 0, 2)
-    assert done.causes == {"it was replayed 2 times already: repair the cause, or force it": 2}
+    assert done.causes == {"it was replayed 2 times already: repair the cause, or force it (--force)": 2}
     again = await service.go_on(run.id, "bob")
     assert (counted(again), again.ended_at) == ((6, 4, 0, 2), done.ended_at)
     assert await column(graveyard, "SELECT replay_count FROM tidegate.failure ORDER BY id") == [2, 1, 1, 1, 2, 1]
@@ -156,7 +156,7 @@ async def test_a_tenants_letters_are_replayed_only_where_that_tenant_or_all_were
     nobody = await service.plan(order(all_tenants=False))
     assert (nobody.replayed, nobody.refused.total()) == (1, 2)
     one = await service.plan(order(all_tenants=False, filter=None, references=(str(numbers[1]),), tenant="a"))
-    assert (one.replayed, list(one.refused)) == (0, ["it is another tenant's than the one that was named"])
+    assert (one.replayed, list(one.refused)) == (0, ["it is another tenant's than the one that was named (--tenant)"])
     mine = await service.plan(order(all_tenants=False, filter=Filter(tenant="a")))
     assert (mine.read, mine.replayed) == (1, 1)
     with pytest.raises(TidegateError, match="not both"):

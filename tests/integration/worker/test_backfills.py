@@ -20,8 +20,9 @@ from tests.support.running import Sent, Stage, committed, reader, table_of
 from tidegate.consumers import App, Context, Event, RetryLater, Scope, header, idempotent_key, write_newer
 from tidegate.consumers.backfill.backfiller import Backfiller, Planned
 from tidegate.consumers.backfill.order import Order
+from tidegate.consumers.backfill.oversight import listed
 from tidegate.consumers.layers import load
-from tidegate.dlq.permission import NotKnown, NotPermitted
+from tidegate.dlq.permission import Gate, NotKnown, NotPermitted
 from tidegate.dlq.reach import Caller, Grant, unlimited
 from tidegate.dlq.verbs import Role
 from tidegate.inbox.backfills import Run
@@ -48,11 +49,12 @@ def at(minutes: float) -> int:
 class Operator:
     """Somebody who backfills."""
 
-    def __init__(self, stage: Stage, app: App, backfiller: Backfiller) -> None:
+    def __init__(self, stage: Stage, app: App, backfiller: Backfiller, gate: Gate) -> None:
         self.stage = stage
         self.app = app
         self.backfiller = backfiller
         (self.consumer,) = app.consumers
+        self.gate = gate
 
     def order(self, handler: str = "do", since: float = 0, until: float = 60, **more: Any) -> Order:
         window = {"since": NOON + since * MINUTE, "until": NOON + until * MINUTE}
@@ -76,7 +78,8 @@ async def operator(stage: Stage, app: App, caller: Caller | None = None) -> Asyn
     settings = load({"TIDEGATE_DATABASE_URL": stage.url, "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": stage.bootstrap}).settings
     database = Database(stage.url, member="backfill", settings=DatabaseSettings(pool_max=4, tx_pool_max=4))
     try:
-        yield Operator(stage, app, Backfiller(app, settings, Store(database, tables()), caller or unlimited("tests")))
+        gate = Gate(Store(database, tables()), caller or unlimited("tests"))
+        yield Operator(stage, app, Backfiller(app, settings, gate.store, gate.caller), gate)
     finally:
         await database.close()
 
@@ -497,7 +500,7 @@ async def test_who_may_not_is_denied_and_both_stand_in_the_audit(stage: Stage, t
     tenants = Caller("tests", (Grant(role=Role.ADMIN, tenants=frozenset({"A"})),))
     async with operator(stage, app, admin) as who:
         run = await who.does()
-        assert [found.id for found in await who.backfiller.latest()] == [run.id]
+        assert [found.id for found in await listed(who.gate)] == [run.id]
     async with operator(stage, app, helper) as who:
         for act in (who.plans(), who.does(), who.goes_on(run.id)):
             with pytest.raises(NotPermitted):
@@ -508,7 +511,7 @@ async def test_who_may_not_is_denied_and_both_stand_in_the_audit(stage: Stage, t
                 await who.plans()
             with pytest.raises(ConfigurationError, match="there is no backfill"):
                 await who.goes_on(run.id)
-            assert await who.backfiller.latest() == []
+            assert await listed(who.gate) == []
     lines = await stage.rows(
         "SELECT allowed, handler, tenant, details->>'why', details->>'backfill', details->>'ended' FROM tidegate.audit"
         " WHERE act = 'backfill' ORDER BY id"
@@ -650,3 +653,24 @@ async def test_too_many_that_wait_hold_it_back(stage: Stage, topic: Topic) -> No
         stopped = await who.backfiller.go_on(run.id, actor="tests", reason="again", stop=stop, waits=waits)
     assert facts(stopped) == (2, 0, 0, 0, 2)
     assert heard == ["2 events of the handler wait already: the rest comes when there are fewer than 2"]
+
+
+async def test_what_has_a_row_of_the_live_version_is_left_to_it(stage: Stage, topic: Topic) -> None:
+    """Only one row stands for a handler and a position: a run does not handle what waits or is dead there already.
+
+    Case: B40
+    Parts: real (Kafka, PostgreSQL)
+    Red when: sifting.py asks for the rows of the run's version only
+    """
+    name = topic(partitions=1, config=KEPT)
+    app = reader(name)
+    view(app)
+    await stage.execute(VIEW, "ALTER TABLE public.view ADD CONSTRAINT no CHECK (n <> 1)")
+    await stage.send(name, *[Sent(f"e{n}", {"n": n}, b"k%d" % n, timestamp_ms=at(n)) for n in range(3)])
+    worker = await stage.ready(app)
+    await worker.until_counted("events", "view", "completed", n=2)
+    await worker.until(committed(stage, 3))
+    async with operator(stage, app) as who:
+        run = await who.does("view")
+    assert (facts(run), run.counts.causes) == ((3, 2, 1, 0, 0), {"in_inbox": 1})
+    assert await stage.rows("SELECT id_text, state, version FROM tidegate.failure") == [("e1", "dead", 1)]

@@ -157,7 +157,7 @@ async def test_a_letters_headers_choose_no_target(stage: Stage, topic: Topic, tm
         "its header names another topic than the one whose letters these are": 1,
         "its header names another consumer": 1,
         "it is of a handler that the app does not have": 1,
-        "it was replayed 2 times already: repair the cause, or force it": 1,
+        "it was replayed 2 times already: repair the cause, or force it (--force)": 1,
         "it is no event: undecodable": 1,
     }
     assert await shop.effects() == ["a"]
@@ -217,6 +217,42 @@ async def test_letters_of_other_tenants_are_not_counted_among_the_refused(
     assert (code, whole["read"], whole["skipped"]) == (1, 4, 1), "all of those that are theirs"
     lines = await stage.rows("SELECT tenant, details->>'filter' FROM tidegate.audit WHERE act = 'dlq_replay'")
     assert [line[0] for line in lines] == ["acme", "acme"], "theirs too, so that they see what they did"
+    assert await worker.stop() == 0
+
+
+async def test_half_written_letters_are_refused_or_come_back_once(stage: Stage, topic: Topic, tmp_path: Path) -> None:
+    """Each header of a letter missing, and each with bytes that mean nothing: no letter stops the others, all of them
+    are counted, and what comes back does so once.
+
+    Case: B39, B42
+    Parts: real (PostgreSQL, Kafka, process)
+    Red when: dlq/adopting.py's _record_of takes a partition that the source does not have
+    """
+    shop = Shop(stage, topic, tmp_path)
+    worker = await shop.bury("a")
+    shop.ill.clear()
+    ours = dict((await stage.read(shop.letters, 1))[0].headers)
+    written = [name for name in ours if name != "id"]
+    halves = {f"without {name}": {key: value for key, value in ours.items() if key != name} for name in written}
+    halves |= {f"spoiled {name}": {**ours, name: b"\xff\x00-1"} for name in written}
+    halves |= {
+        "far away": {**ours, "tidegate-origin-partition": b"99", "tidegate-origin-offset": b"9223372036854775808"}
+    }
+    await stage.send(
+        shop.letters,
+        *[Sent(None, {"n": 1}, type=None, headers=tuple({**headers, "id": id_.encode()}.items()))
+          for id_, headers in halves.items()],
+    )  # fmt: skip
+    given = ("--from-topic", shop.letters, "--all", "--all-tenants", "--yes", "--wait", "--wait-s", "20")
+    code, told = await shop.told(*given)
+    assert (code, told["read"]) == (1, 1 + len(halves))
+    assert told["replayed"] + told["skipped"] + told["refused"] == told["read"]
+    assert sum(told["causes"].values()) == told["skipped"] + told["refused"]
+    assert told["outcomes"]["succeeded"] == told["replayed"] > len(halves) // 2, told
+    effects = await shop.effects()
+    assert len(effects) == len(set(effects)) == told["replayed"]
+    _, again = await shop.told(*given)
+    assert (again["read"], again["replayed"]) == (told["read"], 0)
     assert await worker.stop() == 0
 
 

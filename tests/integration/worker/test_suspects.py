@@ -1,24 +1,30 @@
-"""After two unclean ends at one place records are handled one at a time; a mark that is found there has a meaning."""
+"""After an unclean end records are handled one at a time, for a bounded while; a mark that is found has a meaning."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.services.topics import Topic
 from tests.support.desk import Desk, Do, at_desk, letters
 from tests.support.running import Sent, Stage, note, reader, table_of
 from tidegate.consumers import App, Context
+from tidegate.consumers.worker import suspects
 
 UNCLEAN = "UPDATE tidegate.fence SET released_at = NULL, crashes = 1, crash_point = 0"
 """As if the owner had died for the second time, having done nothing."""
 
+ONCE = "UPDATE tidegate.fence SET released_at = NULL, crashes = 0"
+"""As if it had died for the first time."""
 
-async def dead_owner(stage: Stage, name: str, app: App) -> None:
+
+async def dead_owner(stage: Stage, app: App, died: str = UNCLEAN) -> None:
     """The consumer was there before: its partitions stand at their beginnings, and nobody has released them."""
     worker = await stage.ready(app)
     await worker.until(lambda: worker.metrics.value("fence_takeovers", "taken") == 4)
     await worker.stop()
-    await stage.execute(UNCLEAN)
+    await stage.execute(died)
 
 
 async def marked(stage: Stage, consumer: str, topic: str, offset: int, deaths: int) -> None:
@@ -50,7 +56,7 @@ async def test_suspects_are_handled_one_at_a_time_each_under_its_mark_and_then_l
 
     desk = at_desk(app, look)
     consumer.projection("noted")(note)
-    await dead_owner(stage, name, app)
+    await dead_owner(stage, app)
     first = [Sent(f"{n}-{partition}", key=b"%d" % n, partition=partition) for n in range(4) for partition in range(3)]
     await stage.send(name, *first)
     worker = await stage.start(app)
@@ -73,7 +79,7 @@ async def test_a_stop_while_a_suspect_is_in_hand_makes_no_letter(stage: Stage, t
     name = topic()
     app = reader(name)
     desk = at_desk(app)
-    await dead_owner(stage, name, app)
+    await dead_owner(stage, app)
     desk.shut("a")
     await stage.send(name, Sent("a"), Sent("b"))
     worker = await stage.start(app, variables={"TIDEGATE_WORKER_DRAIN_BUDGET_S": "0.3"})
@@ -93,7 +99,7 @@ async def killed_at(stage: Stage, topic: Topic, deaths: int) -> tuple[App, Desk]
     app = reader(name)
     letters(app, topic)
     desk = at_desk(app)
-    await dead_owner(stage, name, app)
+    await dead_owner(stage, app)
     await stage.send(name, Sent("a"), Sent("b"), Sent("c"))
     await stage.execute("UPDATE tidegate.checkpoint SET next_offset = 1 WHERE partition = 0")
     await marked(stage, next(iter(app.consumers)), name, 1, deaths)
@@ -138,6 +144,44 @@ async def test_one_death_alone_is_no_proof_and_the_second_one_is(stage: Stage, t
     assert [row[2] for row in await stage.failures()] == ["killed_process"]
 
 
+async def test_where_deaths_were_chance_two_of_them_alone_are_not_enough(stage: Stage, topic: Topic) -> None:
+    """A record that was in a dead owner's hands is handled unharmed; a second one after it takes a death more.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: suspects.py `_unharmed` writes nothing down; killed.py reads `DEATHS_AMID_CHANCE = 2`
+    """
+    app, desk = await killed_at(stage, topic, 0)
+    worker = await stage.start(app)
+    await worker.until(lambda: worker.events("do", "completed") == 2)
+    assert desk.came == ["b", "c"]
+    await worker.stop()
+    assert await stage.value("SELECT count(*) FROM tidegate.fence WHERE innocent_at IS NOT NULL") == 1
+    ((consumer, declared),) = app.consumers.items()
+    await stage.send(declared.topics[0], Sent("d"))
+    await marked(stage, consumer, declared.topics[0], 3, 1)
+    await stage.execute("UPDATE tidegate.fence SET released_at = NULL, crashes = 1, crash_point = 3")
+    worker = await stage.start(app)
+    await worker.until(lambda: worker.events("do", "completed") == 1)
+    assert desk.came == ["b", "c", "d"]
+    assert await stage.failures() == []
+
+
+async def test_a_mark_on_what_was_done_before_the_death_counts_for_nothing(stage: Stage, topic: Topic) -> None:
+    """Between a record's end and the next one's mark nobody has it in hand.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: killed.py does not ask `_is_done`
+    """
+    app, desk = await killed_at(stage, topic, 1)
+    await stage.execute("UPDATE tidegate.checkpoint SET next_offset = 2 WHERE partition = 0")
+    worker = await stage.start(app)
+    await worker.until(lambda: worker.events("do", "completed") == 1)
+    assert desk.came == ["c"]
+    assert await stage.failures() == []
+
+
 async def test_who_dies_before_it_comes_to_the_suspect_says_nothing_of_it(stage: Stage, topic: Topic) -> None:
     """A mark that an earlier owner left, and that the last one had not touched yet, is no death of this record.
 
@@ -164,7 +208,7 @@ async def test_a_partition_with_nothing_unread_is_no_place_of_deaths(stage: Stag
     app = reader(name)
     letters(app, topic)
     at_desk(app)
-    await dead_owner(stage, name, app)
+    await dead_owner(stage, app)
     worker = await stage.ready(app)
     await worker.until(lambda: worker.metrics.value("fence_takeovers", "taken") == 4)
     await worker.kill()
@@ -186,3 +230,95 @@ async def test_memory_that_is_refused_is_an_error_like_others(stage: Stage, topi
     await stage.send(name, Sent("a", key=b"a"), Sent("b", key=b"b"))
     await worker.until(lambda: worker.events("do", "completed") == 1 and worker.metrics.value("retries", "do") >= 1)
     assert await stage.value("SELECT count(*) FROM tidegate.failure WHERE reason = 'killed_process'") == 0
+
+
+async def test_one_unclean_end_begins_a_look_that_ends_after_so_many_records(
+    stage: Stage, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most ends have nothing to do with any record: the first ones are handled alone, the others together.
+
+    How far it was looked is where the next owner that dies has died, or a search that takes several would not end.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: ownership.py reads `SUSPECTED_FROM = 2`; suspects.py `_one_by_one` forgets the bound's `records_max`
+    """
+    monkeypatch.setattr(suspects, "FIRST_RECORDS_MAX", 3)
+    name = topic()
+    app = reader(name)
+    desk = at_desk(app)
+    await dead_owner(stage, app, ONCE)
+    ids = [str(n) for n in range(6)]
+    desk.shut(*ids[3:])
+    await stage.send(name, *[Sent(id_, key=id_.encode()) for id_ in ids])
+    worker = await stage.start(app)
+    await worker.until(lambda: len(desk.inside) == 3)
+    assert desk.went == ids[:3]
+    fence = "SELECT crashes, crash_point FROM tidegate.fence WHERE partition = 0"
+    assert await stage.rows(fence) == [(1, 3)]
+    assert await stage.value("SELECT count(*) FROM tidegate.suspect WHERE in_hand") == 0
+    await worker.kill()
+    await stage.execute("UPDATE tidegate.fence SET released_at = NULL, crashes = 1 WHERE partition = 0")
+    desk.came.clear()
+    worker = await stage.start(app)
+    await worker.until(lambda: desk.came == ["3"])
+    assert await stage.rows(fence) == [(2, 3)]
+    desk.open(*ids[3:])
+    await worker.until(lambda: worker.events("do", "completed") == 3)
+    assert await stage.failures() == []
+
+
+async def test_a_suspect_that_takes_too_long_goes_on_in_company_and_that_is_no_death_of_its_own(
+    stage: Stage, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything else goes on it is written down that it is not alone any more; what was counted stays counted.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: suspects.py `_one` waits without `asyncio.timeout`; `_give_over` leaves `suspects.let_go` out
+    """
+    monkeypatch.setattr(suspects, "LONG_S", 0.2)
+    app, desk = await killed_at(stage, topic, 0)
+    (name,) = next(iter(app.consumers.values())).topics
+    desk.shut("b")
+    worker = await stage.start(app)
+    await worker.until(lambda: desk.inside == {"b"})
+    await stage.send(name, Sent("d", key=b"d", partition=3))
+    await worker.until(lambda: worker.events("do", "completed") == 1)
+    assert (desk.came, desk.inside) == (["b", "d"], {"b"})
+    mark = "SELECT record_offset, deaths, in_hand FROM tidegate.suspect"
+    assert await stage.rows(mark) == [(1, 1, False)]
+    desk.open("b")
+    await worker.until(lambda: worker.events("do", "completed") == 3)
+    assert await stage.failures() == []
+
+
+async def test_a_row_that_cannot_be_alone_in_time_holds_up_nobody_and_is_tried_again(
+    stage: Stage, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody's handler takes an hour: reading goes on meanwhile, and the row that has killed a process stays queued.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: solo.py `alone` waits without `asyncio.timeout`
+    """
+    monkeypatch.setattr(suspects, "LONG_S", 0.2)
+    app, desk = await killed_at(stage, topic, 1)
+    (name,) = next(iter(app.consumers.values())).topics
+    worker = await stage.start(app)
+    await worker.until(lambda: worker.events("do", "completed") == 1)
+    desk.shut("hour")
+    await stage.send(name, Sent("hour", key=b"h", partition=2))
+    await worker.until(lambda: desk.inside == {"hour"})
+    await stage.replay()
+    await worker.until(lambda: worker.metrics.value("ownership_lost") >= 1)
+    await stage.send(name, Sent("d", key=b"d", partition=3))
+    await worker.until(lambda: worker.events("do", "completed") == 2)
+    assert desk.came == ["c", "hour", "d"]
+    desk.open("hour")
+    await worker.until(lambda: "b" in desk.went)
+
+    async def unmarked() -> bool:
+        return await stage.value("SELECT count(*) FROM tidegate.suspect") == 0
+
+    await worker.until(unmarked)

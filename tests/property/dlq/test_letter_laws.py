@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import replace
 
 from hypothesis import given
@@ -13,7 +14,8 @@ from tidegate.inbox.event import Headers, Record
 
 texts = st.none() | st.text(st.characters(exclude_categories=()), max_size=600)
 numbers = st.none() | st.integers(-(2**63), 2**63 - 1)
-instants = st.none() | st.datetimes(timezones=st.timezones())
+FIRST, LAST = datetime.datetime(1, 1, 2), datetime.datetime(9999, 12, 30)  # noqa: DTZ001 - in any zone they have their UTC
+instants = st.none() | st.datetimes(FIRST, LAST, timezones=st.timezones())
 names = st.text(max_size=20) | st.sampled_from(sorted(OUR_NAMES)) | st.just("traceparent")
 foreign_names = st.builds(
     str.__add__,

@@ -10,120 +10,27 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
-import asyncpg
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from tests.services import database
 from tests.services.topics import Topic
 from tests.support.backfill_app import TABLES
-from tests.support.cli import Ended, start, tidegate
-from tests.support.crash_world import Member, Places
+from tests.support.backfill_shop import EVENTS, LOOK_S, WINDOW, WITHIN_S, Shop, opened, produce
+from tests.support.cli import start
 from tidegate.inbox.points import AT
 from tidegate.inbox.versions import run_version
-
-APP: Final = "tests.support.backfill_app:app"
-EVENTS: Final = 60
-KEPT: Final = {"retention.ms": "-1"}
-"""The records' times are long ago: a broker that looks at them would take them away."""
-LOOK_S: Final = 0.02
-WITHIN_S: Final = 60.0
-WINDOW: Final = ("--from", "2026-03-01T12:00:00", "--to", "2026-03-01T13:00:00Z")
-NOON_MS: Final = 1_772_366_400_000
-
-
-class Shop:
-    """A live group that has handled everything, and an operator beside it."""
-
-    def __init__(self, places: Places, db: asyncpg.Connection[asyncpg.Record], folder: Path) -> None:
-        self.places = places
-        self.db = db
-        self.variables = places.variables() | {"TIDEGATE_APP": APP}
-        self.folder = folder
-        self.worker: Member | None = None
-        self._admin = AdminClient({"bootstrap.servers": places.bootstrap, "log_level": 0})
-
-    async def types(self, *arguments: str, **variables: str) -> Ended:
-        """Run `tidegate backfill ...` to its end."""
-        return await asyncio.to_thread(tidegate, "backfill", *arguments, variables=self.variables | variables)
-
-    async def begins(self, handler: str, *arguments: str, **variables: str) -> Ended:
-        """Act, at forty events a second: ten in a chunk."""
-        asked = ("--handler", handler, *WINDOW, "--rate", "40", "--yes", "--reason", "the bug is repaired")
-        return await self.types(self.places.consumer, *asked, *arguments, **variables)
-
-    async def count(self, query: str) -> int:
-        """The number that a query gives."""
-        return await self.db.fetchval(query)
-
-    async def until(self, query: str, n: int) -> None:
-        """Return once it gives `n`."""
-        give_up_s = time.monotonic() + WITHIN_S
-        while await self.count(query) != n:
-            assert self.worker is None or self.worker.alive, self.worker.log()[-3000:]
-            assert time.monotonic() < give_up_s, f"not {n} within {WITHIN_S} s: {query}"
-            await asyncio.sleep(LOOK_S)
-
-    def group(self) -> tuple[Any, ...]:
-        """Members and committed offsets of the live group."""
-        name = self.places.consumer
-        found: Any = cast("Any", self._admin.describe_consumer_groups([name]))[name].result(20)
-        asked: Any = cast("Any", self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)]))
-        places: list[TopicPartition] = asked[name].result(20).topic_partitions
-        members = sorted((m.member_id, str(m.assignment.topic_partitions)) for m in found.members)
-        return members, sorted((p.partition, p.offset) for p in places)
-
-    async def live(self) -> list[tuple[Any, ...]]:
-        """All that says where the live group is."""
-        rows = await self.db.fetch(
-            "SELECT consumer, partition, epoch, kafka_offset FROM tidegate.fence WHERE consumer = $1 ORDER BY 2",
-            self.places.consumer,
-        )
-        checkpoints = await self.db.fetch("SELECT * FROM tidegate.checkpoint ORDER BY handler, partition")
-        group = await asyncio.to_thread(self.group)
-        return [*map(tuple, rows), *map(tuple, checkpoints), *group]
-
-    async def journal(self, number: int) -> dict[str, Any]:
-        """A backfill as `list` shows it."""
-        ended = await self.types("list", "--json")
-        assert ended.code == 0, ended.err
-        return next(run for run in json.loads(ended.out) if run["backfill"] == number)
 
 
 @pytest.fixture
 async def shop(tmp_path: Path, kafka_bootstrap: str, database_url: str, topic: Topic) -> AsyncIterator[Shop]:
     """Sixty events of two partitions and six keys, all handled, and the worker still there."""
-    name = topic(partitions=2, config=KEPT)
-    places = Places(kafka_bootstrap, database_url, name, "", f"c-{name}"[:80])
-    topic(partitions=1, name=places.letters)
-    assert tidegate("migrate", variables=places.variables()).code == 0
-    database.execute(database_url, *TABLES)
-    produce(places, range(EVENTS))
-    db = await asyncpg.connect(database_url)
-    shop = Shop(places, db, tmp_path)
-    worker = shop.worker = Member("worker", tmp_path / "worker.log", places.variables(), APP)
-    try:
+    async with opened(tmp_path, kafka_bootstrap, database_url, topic, TABLES) as shop:
+        produce(shop.places, range(EVENTS))
+        shop.works()
         await shop.until("SELECT count(*) FROM tidegate.claim_1", 2 * EVENTS)
         await shop.until("SELECT COALESCE(sum(kafka_offset), 0) FROM tidegate.fence", EVENTS)
         yield shop
-        assert worker.alive, worker.log()[-3000:]
-    finally:
-        worker.kill()
-        await db.close()
-
-
-def produce(places: Places, numbers: range) -> None:
-    """Events, a second apart from each other."""
-    producer = Producer({"bootstrap.servers": places.bootstrap, "linger.ms": 0, "log_level": 0})
-    for n in numbers:
-        producer.produce(
-            places.topic, json.dumps({"n": n}).encode(), f"k{n % 6}", n % 2, timestamp=NOON_MS + 1000 * n,
-            headers={"id": str(n), "type": "Thing"},
-        )  # fmt: skip
-    assert producer.flush(30) == 0
 
 
 async def forget(shop: Shop) -> None:
@@ -249,3 +156,31 @@ async def test_what_is_wrong_is_said_at_once(shop: Shop) -> None:
     assert "it is not given" in (await shop.types(shop.places.consumer, "--handler", "do", *WINDOW, "--yes")).err
     assert "there is no backfill 9" in (await shop.types("resume", "9")).err
     assert "was said at its start" in (await shop.types("resume", "1", "--force")).err
+
+
+async def test_what_is_older_than_the_inbox_remembers_needs_a_word(
+    tmp_path: Path, kafka_bootstrap: str, database_url: str, topic: Topic
+) -> None:
+    """Events below the place at which the handler's claims begin are refused, shown as such, and run with --force.
+
+    Case: B40
+    Parts: real (Kafka, PostgreSQL)
+    Red when: ownership.py writes no births with the first checkpoints
+    """
+    async with opened(tmp_path, kafka_bootstrap, database_url, topic, TABLES) as shop:
+        produce(shop.places, range(20))
+        shop.works(BACKFILL_START="latest")
+        await shop.until("SELECT COALESCE(sum(kafka_offset), 0) FROM tidegate.fence", 20)
+        produce(shop.places, range(20, 26))
+        await shop.until("SELECT count(*) FROM tidegate.claim_1", 2 * 6)
+        dry = await shop.types(shop.places.consumer, "--handler", "do", *WINDOW)
+        assert (dry.code, "would handle 0 of 26 records" in dry.out) == (1, True), dry.err
+        assert "refused 20: older than the inbox remembers" in dry.out
+        refused = await shop.begins("do")
+        assert (refused.code, "refused 20: older" in refused.out) == (1, True), refused.err
+        done = "SELECT count(*) FROM public.done"
+        published = "SELECT count(*) FROM tidegate.outbox"
+        assert await shop.count(done) + await shop.count(published) == 6
+        forced = await shop.begins("do", "--force")
+        assert (forced.code, "skipped 6: handled before" in forced.out) == (0, True), forced.err
+        assert await shop.count(done) + await shop.count(published) == 26

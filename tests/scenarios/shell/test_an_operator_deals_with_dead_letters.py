@@ -315,7 +315,7 @@ async def test_a_letter_of_an_event_that_was_handled_since_is_erased_too(operato
     async with operator.graveyard.db.transaction() as conn:
         await conn.execute(sa.text(f"DELETE FROM tidegate.failure WHERE id = {number}"))
     told = await operator.told("redact", "--key", "ann", "--reason", "she asked", "--yes")
-    assert (told["done"], told["letters_without_row"]) == (0, 1)
+    assert (told["done"], told["beside"]["letters"]) == (0, 1)
     async with operator.graveyard.db.transaction() as conn:
         assert (await conn.execute(sa.text("SELECT key, payload FROM tidegate.outbox"))).one() == (None, None)
 

@@ -16,7 +16,9 @@ import sqlalchemy as sa
 from tests.integration.dlq.conftest import Graveyard
 from tests.support.cli import Ended, start, tidegate
 from tests.support.running import PATIENCE_S
+from tidegate.dlq.grouping import grouped
 from tidegate.dlq.letter_headers import REPLAY_COMMAND
+from tidegate.dlq.selection import Filter
 from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.handlers import register_handlers
 from tidegate.inbox.record_bytes import decode_headers
@@ -94,6 +96,26 @@ async def test_a_replay_that_is_interrupted_goes_on_and_says_how(operator: Opera
     again = json.loads((await operator.types("resume", "1", "--json")).out)
     assert (again["read"], again["ended_at"]) == (100, told["ended_at"])
     assert await operator.count("sum(replay_count) FROM tidegate.failure") == 100
+
+
+async def test_two_operators_who_replay_one_group_at_once_replay_each_letter_once(operator: Operator) -> None:
+    """In processes of their own: together they queue each letter once, and each is told its own part.
+
+    Case: B39
+    Parts: real (PostgreSQL, processes)
+    Red when: inbox/failure.py's requeue does not look at the row's version
+    """
+    graveyard = operator.graveyard
+    await graveyard.bury(*[graveyard.event(n, key=None) for n in range(300)])
+    async with graveyard.db.transaction() as conn:
+        (group,) = await grouped(conn, graveyard.t, Filter(handler="revenue"))
+    replay = ("--group", group.name, "--reason", "both of us", "--rate", "400", "--yes", "--json")
+    both = await asyncio.gather(operator.types(*replay), operator.types(*replay))
+    told = [json.loads(ended.out) for ended in both]
+    assert sum(each["replayed"] for each in told) == 300, told
+    assert {ended.code for ended in both} <= {0, 1, 3}, "a part for one of them, or nothing left"
+    assert await operator.count("sum(replay_count) FROM tidegate.failure") == 300
+    assert await operator.count("sum((details->>'replayed')::int) FROM tidegate.audit") == 300
 
 
 async def test_nothing_is_done_without_yes_and_the_exit_code_tells_a_part(operator: Operator) -> None:

@@ -80,13 +80,15 @@ LINES: Final[dict[str, tuple[Verb, str, tuple[str, ...]]]] = {
     "audit export": (Verb.EXPORT_AUDIT, "", ()),
     "audit verify": (Verb.VERIFY_AUDIT, "", ()),
     "backfill": (Verb.BACKFILL, "", ("billing", "--handler", "kept", "--all-tenants", *WINDOW, "--yes", *WHY)),
+    "backfill list": (Verb.LIST_BACKFILLS, "backfill", ("--json",)),
+    "backfill abandon": (Verb.ABANDON_BACKFILL, "backfill", ("{}", "--yes", *WHY)),
     "restored": (Verb.RESTORED, "", ("--consumer", "billing", "--yes", *WHY)),
 }
 """Each command: its verb, what is prepared for it, and the rest of its line."""
 
 LOOKS: Final = {
     *("dlq list", "dlq groups", "dlq show", "review list", "review show", "breakers list", "handlers list"),
-    *("audit list", "audit export", "audit verify"),
+    *("audit list", "audit export", "audit verify", "backfill list"),
 }
 OPERATES: Final = {"dlq replay", "dlq discard", "dlq cancel", "dlq note", "breakers close"}
 REVIEWS: Final = {"dlq show --reveal", "dlq export", "dlq edit", "review show --payload", "review resolve"}
@@ -222,6 +224,7 @@ async def test_each_role_does_what_it_may_where_it_may_and_is_denied_all_else(ho
                 "not open",
                 "no letter is in a group",
                 "exported 0 letters",
+                "there is no backfill",
             )
             assert code == NOT_PERMITTED or any(text in out + err for text in nothing), said
         if not scopes[subject]:

@@ -66,9 +66,9 @@ def test_a_record_without_a_time_counts() -> None:
 def test_the_same_bytes_are_known_and_other_bytes_are_a_conflict_to_be_handled() -> None:
     events = [event(0), event(1), event(2), event(3)]
     now = probe({"e0": 1, "e1": 2}, {"e2": row(FailureState.DEAD, 9), "e3": row(FailureState.DEAD, 9, 5)})
-    assert known_before(events, now, KEY) == {0, 2}
+    assert known_before(events, now, TARGET) == {0, 2}
     at_its_place = probe(failures={"e3": row(FailureState.DEAD, 3, 5)})
-    assert known_before(events, at_its_place, KEY) == {3}
+    assert known_before(events, at_its_place, TARGET) == {3}
 
 
 def test_what_the_inbox_may_have_forgotten_is_refused_and_what_it_knows_is_not() -> None:
@@ -95,7 +95,7 @@ def test_outcomes_are_told_by_claims_and_rows() -> None:
         {"e1": row(FailureState.QUEUED, 1), "e2": row(FailureState.DEAD, 2), "e3": row(FailureState.UNKNOWN, 3),
          "e4": row(FailureState.LINKED, 4), "e11": row(FailureState.DEAD, 11), "e12": row(FailureState.DISCARDED, 12)},
     )  # fmt: skip
-    tally, undone = outcome(Plan(fresh, known, Tally().causes), now, KEY)
+    tally, undone = outcome(Plan(fresh, known, Tally().causes), now, TARGET)
     assert tally.handled == 1
     assert [e.offset for e in undone] == [5]
     counts = tally.counts()
@@ -113,6 +113,6 @@ def test_whatever_is_read_is_counted_once(ids: list[tuple[int, int]], known: set
     events = [event(n, f"i{id_}", found) for n, (id_, found) in enumerate(ids)]
     made = plan(events, known, Bounds({P: birth}), force=force)
     everything = Probe({ClaimKey(*KEY, e.event_id): e.payload_hash for e in events})
-    tally, undone = outcome(made, everything, KEY)
+    tally, undone = outcome(made, everything, TARGET)
     assert undone == []
     assert tally.counts().read == len(events)

@@ -29,7 +29,7 @@ async def test_a_commit_that_was_on_its_way_answers_nobody_who_asks_meanwhile() 
     """1. The commit is sent, and done. 2. The server goes away. 3. An error is judged. 4. The commit's answer is read.
 
     Case: B35
-    Parts: pure
+    Parts: none (pure)
     Red when: inbox/answering.py `sending` takes who asked when the commit came back, not when it was sent
     """
     answering = Answering()
@@ -52,7 +52,7 @@ async def test_who_leaves_takes_no_answer_from_the_others() -> None:
     """Each waits for himself.
 
     Case: B35
-    Parts: pure
+    Parts: none (pure)
     Red when: inbox/answering.py `answered` waits for the shared future without `shield`
     """
     answering = Answering()

@@ -16,10 +16,7 @@ VALUES = st.lists(st.floats(0, 100, allow_nan=False) | st.sampled_from([*SECONDS
 
 @given(groups=st.lists(VALUES), bounds=st.sampled_from([SECONDS, SIZES]))
 def test_it_shows_what_the_clients_own_would(groups: list[list[float]], bounds: tuple[float, ...]) -> None:
-    """A bound belongs to its bucket; buckets hold those before; a sum and a count stand behind.
-
-    Red when: histograms.py `observe` uses bisect_right, or `_buckets` shows each count by itself
-    """
+    """A bound belongs to its bucket; buckets hold those before; a sum and a count stand behind."""
     prometheus_client.disable_created_metrics()
     theirs_at, ours_at = CollectorRegistry(auto_describe=True), CollectorRegistry(auto_describe=True)
     theirs = prometheus_client.Histogram("t", "What it is.", ("handler",), registry=theirs_at, buckets=bounds)
