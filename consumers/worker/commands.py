@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final, NamedTuple, final
-
-from sqlalchemy.ext.asyncio import AsyncConnection
+from typing import Any, NamedTuple, final
 
 from ...dlq.breakers import DeadBreakers
-from ...dlq.fates import BEHIND, REVIEW, ForReview, Later
+from ...dlq.fates import BEHIND, Later
 from ...dlq.guard import (
-    HandlerRaised,
     Raised,
     Returned,
     contained,
@@ -28,19 +25,17 @@ from ...dlq.guard import (
     past_deadline,
     result_of,
 )
-from ...dlq.outcomes import outcome_of
 from ...dlq.reporting import COMMAND, report_skipped
 from ...dlq.retry import RetryState
 from ...dlq.rules import DATABASE
-from ...inbox import claim, outbox
+from ...inbox import claim
 from ...inbox.clock import Clock
-from ...inbox.errors import FatalError, OwnershipLost, RetryLater
+from ...inbox.errors import FatalError, OwnershipLost
 from ...inbox.event import Event
-from ...inbox.failure_rows import Verdict
 from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
-from ...inbox.outcome import Dead, Reason, Retry, Skipped, Unknown
+from ...inbox.outcome import Dead, Reason
 from ...inbox.points import Point, reach
 from ...inbox.store import STORE_ERRORS, Store
 from ..app import Command
@@ -49,6 +44,7 @@ from .attempt import Attempt, BoundCommand, Tools
 from .attempts import Attempts, Subject
 from .completing import Completer
 from .completion import COMMAND_VERSION, Completion, Fate, conflict_fate
+from .concluding import SUCCESS, Conclusion, Ended, Finish
 from .dependencies import Dependencies
 from .effects import Effects
 from .first_attempts import FirstAttempt, FirstAttempts
@@ -57,34 +53,10 @@ from .parked_keys import Lane, ParkedKeys
 from .places import Places
 from .publishing import Encoder
 from .repeats import CONFLICT, REPEAT, Flight, InFlight, standing
-from .transaction import LazyTx
 from .watching import Running
-
-ENDED_ITSELF: Final = Dead(
-    Reason.REJECTED, "the handler ended the transaction of ctx.tx itself: leave commit and rollback to the framework"
-)
-
-Finish = Callable[[AsyncConnection], Awaitable[None]]
-"""Ends a row of the slow way in the transaction that claims its event."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 """Runs a coroutine as a task whose error ends the worker."""
-
-
-class Ended(NamedTuple):
-    """How the attempts ended. `claimed`: the claim is durable; as a `repeat` it is another transaction's."""
-
-    outgoing: tuple[outbox.NewOutgoing, ...] = ()
-    fate: Fate | None = None
-    claimed: bool = False
-    repeat: bool = False
-    skipped: bool = False
-
-
-SUCCESS: Final = Ended()
-
-DONE: Final = Returned(None)
-"""The handler came back and said nothing, which says that it is done."""
 
 
 class _Begun(NamedTuple):
@@ -133,6 +105,7 @@ class CommandRunner:
         self._store = store
         self._holdings = holdings
         self._mediator = mediator
+        self._conclusion = Conclusion(store)
         self._tools = Tools(store, consumer, encoder, effects)
         self._completer = completer
         self._dependencies = dependencies
@@ -353,7 +326,7 @@ class CommandRunner:
             if begun is None:
                 return await self._attempt(bound, item, number, finish, row_id, made)
             (attempt, outcome), begun = begun, None
-            return await self._conclude(attempt, outcome, finish, row_id)
+            return await self._conclusion.conclude(attempt, outcome, finish, row_id)
 
         place = self._place(command)
         if begun is None:
@@ -391,74 +364,7 @@ class CommandRunner:
             handling = self._mediator.carry_out(bound.command, HandlerContext(event, number, attempt), made)
             outcome = attempt.leave(await guarded(handling, bound.command.deadline_s, attempt))
         reach(Point.AFTER_HANDLER, name)
-        return await self._conclude(attempt, outcome, finish, row_id)
-
-    async def _conclude(
-        self, attempt: Attempt, outcome: Returned[object] | Raised, finish: Finish | None, row_id: int
-    ) -> Ended:
-        """What an attempt that came back amounts to; its transaction is committed with the claim, or undone."""
-        tx, event = attempt.tx, attempt.event
-        await tx.seal()
-        if isinstance(outcome, Raised):
-            await tx.close(outcome.error)
-            raise HandlerRaised(outcome.error)
-        returned = outcome_of(None if isinstance(outcome.value, NothingToDo) else outcome.value, event.record)
-        if isinstance(returned, Retry):
-            error = RetryLater(returned.why, after_s=returned.after_s)
-            await tx.close(error)
-            raise HandlerRaised(error)
-        if isinstance(returned, Dead | Unknown):
-            if tx.opened is not None:
-                await tx.opened.rollback()
-            await tx.close()
-            unknown = Verdict(REVIEW, returned.why)
-            return Ended(fate=returned if isinstance(returned, Dead) else ForReview(unknown, attempt.number))
-        skipped = isinstance(outcome.value, NothingToDo) or isinstance(returned, Skipped)
-        done = Ended(attempt.outgoing, skipped=skipped)
-        if tx.opened is None:
-            return done
-        if tx.ended_by_handler:
-            await tx.opened.rollback()
-            await tx.close()
-            return Ended(fate=ENDED_ITSELF)
-        try:
-            ended = await self._complete_in(tx, attempt.bound, event, done, finish, row_id)
-        except BaseException as error:
-            await tx.close(error)
-            raise
-        await tx.close()
-        return ended
-
-    async def _complete_in(
-        self,
-        tx: LazyTx,
-        bound: BoundCommand,
-        event: Event[Any],
-        ended: Ended,
-        finish: Finish | None,
-        row_id: int,
-    ) -> Ended:
-        """Claim and outbox rows in the handler's transaction (steps 3, 4, 6, 7); a repeat undoes what it wrote."""
-        conn, tables, key = tx.opened, self._store.tables, (bound.handler_id, COMMAND_VERSION)
-        assert conn is not None, "the handler opened it"
-        generations = await claim.lock_generations(conn, tables, [bound.handler_id], self._store.failing)
-        known = await claim.probe(conn, tables, [key], [event.event_id], generations, newest=False)
-        failing = [row for rows in known.failures.values() for row in rows if row.failure_id != row_id]
-        mine = [(event.event_id, event.payload_hash)]
-        claimed = await claim.claim(conn, tables, *key, mine, optimistic=False)
-        if failing or (claimed.new is not None and event.event_id not in claimed.new):
-            await conn.rollback()
-            if failing:
-                return Ended(fate=standing(event.payload_hash, failing))
-            if claimed.taken.get(event.event_id, event.payload_hash) != event.payload_hash:
-                return Ended(fate=conflict_fate(CONFLICT, bound.command.policy, 1))
-            return Ended(claimed=True, repeat=True)
-        reach(Point.CLAIMED, bound.command.name)
-        if finish is not None:
-            await finish(conn)
-        await outbox.put(conn, tables, list(ended.outgoing))
-        await tx.commit()
-        return ended._replace(claimed=True)
+        return await self._conclusion.conclude(attempt, outcome, finish, row_id)
 
     def _holding(self, item: LaneItem) -> Holding:
         holding = self._holdings.current(item.partition, item.epoch)

@@ -1,0 +1,123 @@
+"""What an attempt at a command that came back amounts to; its transaction is committed with the claim, or undone.
+
+What if the process stops before the commit? Claim, outbox rows and what the handler wrote are gone together. After it?
+The claim answers when the event is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ...dlq.fates import REVIEW, ForReview
+from ...dlq.guard import HandlerRaised, Raised, Returned
+from ...dlq.outcomes import outcome_of
+from ...inbox import claim, outbox
+from ...inbox.errors import RetryLater
+from ...inbox.event import Event
+from ...inbox.failure_rows import Verdict
+from ...inbox.outcome import Dead, Reason, Retry, Skipped, Unknown
+from ...inbox.points import Point, reach
+from ...inbox.store import Store
+from .attempt import Attempt, BoundCommand
+from .completion import COMMAND_VERSION, Fate, conflict_fate
+from .handling import NothingToDo
+from .repeats import CONFLICT, standing
+from .transaction import LazyTx
+
+ENDED_ITSELF: Final = Dead(
+    Reason.REJECTED, "the handler ended the transaction of ctx.tx itself: leave commit and rollback to the framework"
+)
+
+Finish = Callable[[AsyncConnection], Awaitable[None]]
+"""Ends a row of the slow way in the transaction that claims its event."""
+
+
+class Ended(NamedTuple):
+    """How the attempts ended. `claimed`: the claim is durable; as a `repeat` it is another transaction's."""
+
+    outgoing: tuple[outbox.NewOutgoing, ...] = ()
+    fate: Fate | None = None
+    claimed: bool = False
+    repeat: bool = False
+    skipped: bool = False
+
+
+SUCCESS: Final = Ended()
+
+
+@final
+class Conclusion:
+    """Owned by the event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def conclude(
+        self, attempt: Attempt, outcome: Returned[object] | Raised, finish: Finish | None, row_id: int
+    ) -> Ended:
+        """What an attempt that came back amounts to; its transaction is committed with the claim, or undone."""
+        tx, event = attempt.tx, attempt.event
+        await tx.seal()
+        if isinstance(outcome, Raised):
+            await tx.close(outcome.error)
+            raise HandlerRaised(outcome.error)
+        returned = outcome_of(None if isinstance(outcome.value, NothingToDo) else outcome.value, event.record)
+        if isinstance(returned, Retry):
+            error = RetryLater(returned.why, after_s=returned.after_s)
+            await tx.close(error)
+            raise HandlerRaised(error)
+        if isinstance(returned, Dead | Unknown):
+            if tx.opened is not None:
+                await tx.opened.rollback()
+            await tx.close()
+            unknown = Verdict(REVIEW, returned.why)
+            return Ended(fate=returned if isinstance(returned, Dead) else ForReview(unknown, attempt.number))
+        skipped = isinstance(outcome.value, NothingToDo) or isinstance(returned, Skipped)
+        done = Ended(attempt.outgoing, skipped=skipped)
+        if tx.opened is None:
+            return done
+        if tx.ended_by_handler:
+            await tx.opened.rollback()
+            await tx.close()
+            return Ended(fate=ENDED_ITSELF)
+        try:
+            ended = await self._complete_in(tx, attempt.bound, event, done, finish, row_id)
+        except BaseException as error:
+            await tx.close(error)
+            raise
+        await tx.close()
+        return ended
+
+    async def _complete_in(
+        self,
+        tx: LazyTx,
+        bound: BoundCommand,
+        event: Event[Any],
+        ended: Ended,
+        finish: Finish | None,
+        row_id: int,
+    ) -> Ended:
+        """Claim and outbox rows in the handler's transaction (steps 3, 4, 6, 7); a repeat undoes what it wrote."""
+        conn, tables, key = tx.opened, self._store.tables, (bound.handler_id, COMMAND_VERSION)
+        assert conn is not None, "the handler opened it"
+        generations = await claim.lock_generations(conn, tables, [bound.handler_id], self._store.failing)
+        known = await claim.probe(conn, tables, [key], [event.event_id], generations, newest=False)
+        failing = [row for rows in known.failures.values() for row in rows if row.failure_id != row_id]
+        mine = [(event.event_id, event.payload_hash)]
+        claimed = await claim.claim(conn, tables, *key, mine, optimistic=False)
+        if failing or (claimed.new is not None and event.event_id not in claimed.new):
+            await conn.rollback()
+            if failing:
+                return Ended(fate=standing(event.payload_hash, failing))
+            if claimed.taken.get(event.event_id, event.payload_hash) != event.payload_hash:
+                return Ended(fate=conflict_fate(CONFLICT, bound.command.policy, 1))
+            return Ended(claimed=True, repeat=True)
+        reach(Point.CLAIMED, bound.command.name)
+        if finish is not None:
+            await finish(conn)
+        await outbox.put(conn, tables, list(ended.outgoing))
+        await tx.commit()
+        return ended._replace(claimed=True)
