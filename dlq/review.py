@@ -105,7 +105,7 @@ async def resolve(gate: Gate, ruling: Ruling) -> Case:
         for place in case.places:
             asked.require(place)
         if (obstacle := obstacle_of(case, ruling)) is not None:
-            raise Refused(f"{case.reference}: {obstacle}")
+            raise Refused(obstacle)
         await carry_out(asked.conn, asked.t, case, ruling)
         await asked.write(case.place, ruling.details(case))
     return case
@@ -124,7 +124,7 @@ def obstacle_of(case: Case, ruling: Ruling) -> str | None:
         known = effect.state.value if effect.resolution is None else f"found {effect.resolution.value}"
         return None if entry is not None and verb in (Verb.RUN_AGAIN, Verb.DISCARD) else f"its call is {known} by now"
     if verb is Verb.RUN_AGAIN:
-        return "its call is in doubt: say whether it was done"
+        return "its call is in doubt: say whether it was done (--done or --not-done)"
     if verb is Verb.DONE and ruling.result is NOT_GIVEN and ruling.external_id is None:
         return "what was done needs its result or its external id: the handler goes on with it"
     return None

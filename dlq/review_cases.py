@@ -162,16 +162,18 @@ async def named(asked: Warrant, reference: str) -> Case:
     if reference.startswith(EFFECT):
         effect = await _lone(conn, t, reference)
         if effect is None or not asked.knows(effect.place):
-            raise TidegateError(f"nothing is known as {reference}")
+            raise TidegateError(_nothing(reference))
         return Case(None, effect)
     found = [entry for entry in (await find(conn, t, [reference]))[reference] if asked.knows(entry.place)]
     if len(found) != 1:
         several = ", ".join(f"{entry.id} ({entry.consumer}/{entry.handler})" for entry in found)
-        raise TidegateError(
-            f"{reference} stands for several: {several}" if found else f"nothing is known as {reference}"
-        )
+        raise TidegateError(f"{reference} stands for several: {several}" if found else _nothing(reference))
     (case,) = await _with_effects(conn, t, found)
     return case
+
+
+def _nothing(reference: str) -> str:
+    return f"nothing is known as {reference} (any more): `tidegate review list` shows what waits"
 
 
 async def waiting_for(conn: AsyncConnection, t: Tables, effect_ids: Collection[int]) -> list[tuple[int, int]]:
