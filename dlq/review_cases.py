@@ -60,6 +60,8 @@ class EffectShown:
     tenant: str | None
     brand: str | None
     correlation_id: str
+    done_needs: tuple[str, ...]
+    """What its effect declares that a person has to give with it, who says that it was done."""
 
     @property
     def is_open(self) -> bool:
@@ -220,12 +222,15 @@ _COLUMNS: Final = (
 
 
 def _shown(t: Tables) -> sa.Select[Any]:
-    return sa.select(*[t.effect.c[name] for name in _COLUMNS])
+    e, c = t.effect.c, t.consumer.c
+    needs = c.done_needs[e.name].label("done_needs")
+    return sa.select(*[e[name] for name in _COLUMNS], needs).outerjoin_from(t.effect, t.consumer, c.name == e.consumer)
 
 
 def _effect(row: sa.RowMapping) -> EffectShown:
     columns: dict[str, Any] = {str(name): value for name, value in row.items()}
     resolution = columns["resolution"]
+    columns["done_needs"] = tuple(columns["done_needs"] or ())
     columns["state"] = EffectState(columns["state"])
     columns["resolution"] = None if resolution is None else Resolution(resolution)
     return EffectShown(**columns)
