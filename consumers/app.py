@@ -20,7 +20,7 @@ from ..dlq.policy import (
 )
 from ..dlq.retry import RetryPolicy
 from ..dlq.rule_checks import policy_problems, rule_problems, rule_warnings
-from ..inbox.effect_rules import MARGIN_S, RESULT_BYTES_MAX, Effect, EffectRule
+from ..inbox.effect_rules import MARGIN_S, RESULT_BYTES_MAX, DoneNeed, Effect, EffectRule
 from ..inbox.effect_rules import problems_of as effect_problems
 from ..inbox.errors import Problem
 from ..inbox.scope import EventIdRule, FromPosition, Scope
@@ -342,14 +342,16 @@ class App:
         result_bytes_max: int = RESULT_BYTES_MAX,
         margin_s: float = MARGIN_S,
         not_done: Callable[[BaseException], bool] | None = None,
+        done_needs: tuple[DoneNeed, ...] = (),
     ) -> Effect:
         """Declare a kind of call to the outside; handlers make it with `ctx.effect(name)`.
 
         `rule` says how it is repeated when nobody knows whether it was made: `idempotent_key(...)`, `probe(...)` or
         `review()`. `deadline_s` is how long one call may take, `margin_s` how long after it the service may still be at
-        work. Effects with one `provider` share what is known about its health.
+        work. Effects with one `provider` share what is known about its health. `done_needs` (`"result"`,
+        `"external_id"`) is what a person must give who says that a call was done.
         """
-        declared = Effect(name, rule, deadline_s, provider, result_bytes_max, margin_s, not_done)
+        declared = Effect(name, rule, deadline_s, provider, result_bytes_max, margin_s, not_done, done_needs)
         self._problems += name_problems(f"effect {name!r}", name) + effect_problems(declared)
         if name in self.effects:
             self._problems.append(

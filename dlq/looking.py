@@ -86,7 +86,9 @@ async def named(store: Store, permit: Permit, act: Act, reference: str) -> Entry
     await deny(store, act, [entry.place for entry in found if not permit.sees.covers(entry.place)])
     known = [entry for entry in found if permit.sees.covers(entry.place)]
     if not known:
-        raise TidegateError(f"no letter is known as {reference}")
+        raise TidegateError(
+            f"no letter is known as {reference} (any more): `tidegate dlq list --all` shows what there is"
+        )
     if len(known) > 1:
         names = ", ".join(f"{entry.id} ({entry.consumer}/{entry.handler})" for entry in known)
         raise TidegateError(f"{reference} stands for several letters: {names}; name one by its number")

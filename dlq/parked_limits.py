@@ -5,7 +5,9 @@ it a newcomer is dead (`skipped_limit`) or is not written at all, as the handler
 memory, incomplete, and is asked about again after the next count. An event that waits for a person always gets its row:
 it is the only evidence there is.
 
-The counts of handlers are seconds old, and what this process added since is on top of them. That of a key is read under
+The counts of handlers are seconds old, and what this process added since is on top of them, so reading pauses with
+the event that is one too many here. What other processes added since is not: a handler's limit may be passed by as much
+as they add in these seconds, for counting would cost each group a look at every parked key. That of a key is read under
 the lock of its lane, so the limit of a key is exact; it is read only where the handler has that many rows at all.
 """
 
@@ -53,6 +55,8 @@ class ParkedLimits:
         self._pressures = {handler_id: Pressure(policy) for handler_id, (_, policy) in policies.items()}
         self._waiting: Mapping[int, int] = {}
         self._added: Counter[int] = Counter()
+        self._now_s = 0.0
+        """When it was counted last: patience is measured between counts."""
         self._away = away
         self._back = back
 
@@ -60,8 +64,9 @@ class ParkedLimits:
         """Count what waits, every few seconds: by handler's name. Presses or lets go."""
         self._added.clear()  # before the count: what is added while it is made is counted twice, never not at all
         self._waiting = await lanes.waiting(conn, t, self._policies)
-        for handler_id, (name, policy) in self._policies.items():
-            self._press(handler_id, name, policy, now_s)
+        self._now_s = now_s
+        for handler_id in self._policies:
+            self._press(handler_id)
         return {name: self._waiting.get(handler_id, 0) for handler_id, (name, _) in self._policies.items()}
 
     async def beyond(self, conn: AsyncConnection, t: Tables, newcomers: Sequence[Newcomer]) -> list[AtLimit | None]:
@@ -81,6 +86,8 @@ class ParkedLimits:
                 waiting[newcomer.lane] += not over
             self._added[newcomer.handler_id] += not over
             answers.append(policy.at_limit if over else None)
+        for handler_id in {newcomer.handler_id for newcomer in newcomers}:
+            self._press(handler_id)  # what is added here need not wait for the next count
         return answers
 
     def estimate(self, handler_id: int) -> int:
@@ -92,10 +99,10 @@ class ParkedLimits:
         _, policy = self._policies[handler_id]
         return self.estimate(handler_id) + more > policy.key_parked_max
 
-    def _press(self, handler_id: int, name: str, policy: FailurePolicy, now_s: float) -> None:
-        pressure, waiting = self._pressures[handler_id], self._waiting.get(handler_id, 0)
-        before = pressure.pressed
-        if pressure.counted(waiting, now_s) is before:
+    def _press(self, handler_id: int) -> None:
+        (name, policy), pressure = self._policies[handler_id], self._pressures[handler_id]
+        before, waiting = pressure.pressed, self.estimate(handler_id)
+        if pressure.counted(waiting, self._now_s) is before:
             return
         if pressure.pressed:
             log.error(

@@ -105,7 +105,7 @@ async def resolve(gate: Gate, ruling: Ruling) -> Case:
         for place in case.places:
             asked.require(place)
         if (obstacle := obstacle_of(case, ruling)) is not None:
-            raise Refused(f"{case.reference}: {obstacle}")
+            raise Refused(obstacle)
         await carry_out(asked.conn, asked.t, case, ruling)
         await asked.write(case.place, ruling.details(case))
     return case
@@ -124,10 +124,19 @@ def obstacle_of(case: Case, ruling: Ruling) -> str | None:
         known = effect.state.value if effect.resolution is None else f"found {effect.resolution.value}"
         return None if entry is not None and verb in (Verb.RUN_AGAIN, Verb.DISCARD) else f"its call is {known} by now"
     if verb is Verb.RUN_AGAIN:
-        return "its call is in doubt: say whether it was done"
-    if verb is Verb.DONE and ruling.result is NOT_GIVEN and ruling.external_id is None:
+        return "its call is in doubt: say whether it was done (--done or --not-done)"
+    return _what_done_lacks(effect, ruling) if verb is Verb.DONE else None
+
+
+def _what_done_lacks(effect: EffectShown, ruling: Ruling) -> str | None:
+    given = {"result": ruling.result is not NOT_GIVEN, "external_id": ruling.external_id is not None}
+    if not any(given.values()):
         return "what was done needs its result or its external id: the handler goes on with it"
-    return None
+    lacking = [need for need in effect.done_needs if not given.get(need, True)]
+    if not lacking:
+        return None
+    options = " and ".join(f"--{need.replace('_', '-')}" for need in lacking)
+    return f"effect {effect.name!r} declares that its handler cannot go on without it: give {options} too"
 
 
 async def carry_out(conn: AsyncConnection, t: Tables, case: Case, ruling: Ruling) -> None:

@@ -60,6 +60,8 @@ class EffectShown:
     tenant: str | None
     brand: str | None
     correlation_id: str
+    done_needs: tuple[str, ...]
+    """What its effect declares that a person has to give with it, who says that it was done."""
 
     @property
     def is_open(self) -> bool:
@@ -162,16 +164,18 @@ async def named(asked: Warrant, reference: str) -> Case:
     if reference.startswith(EFFECT):
         effect = await _lone(conn, t, reference)
         if effect is None or not asked.knows(effect.place):
-            raise TidegateError(f"nothing is known as {reference}")
+            raise TidegateError(_nothing(reference))
         return Case(None, effect)
     found = [entry for entry in (await find(conn, t, [reference]))[reference] if asked.knows(entry.place)]
     if len(found) != 1:
         several = ", ".join(f"{entry.id} ({entry.consumer}/{entry.handler})" for entry in found)
-        raise TidegateError(
-            f"{reference} stands for several: {several}" if found else f"nothing is known as {reference}"
-        )
+        raise TidegateError(f"{reference} stands for several: {several}" if found else _nothing(reference))
     (case,) = await _with_effects(conn, t, found)
     return case
+
+
+def _nothing(reference: str) -> str:
+    return f"nothing is known as {reference} (any more): `tidegate review list` shows what waits"
 
 
 async def waiting_for(conn: AsyncConnection, t: Tables, effect_ids: Collection[int]) -> list[tuple[int, int]]:
@@ -218,12 +222,15 @@ _COLUMNS: Final = (
 
 
 def _shown(t: Tables) -> sa.Select[Any]:
-    return sa.select(*[t.effect.c[name] for name in _COLUMNS])
+    e, c = t.effect.c, t.consumer.c
+    needs = c.done_needs[e.name].label("done_needs")
+    return sa.select(*[e[name] for name in _COLUMNS], needs).outerjoin_from(t.effect, t.consumer, c.name == e.consumer)
 
 
 def _effect(row: sa.RowMapping) -> EffectShown:
     columns: dict[str, Any] = {str(name): value for name, value in row.items()}
     resolution = columns["resolution"]
+    columns["done_needs"] = tuple(columns["done_needs"] or ())
     columns["state"] = EffectState(columns["state"])
     columns["resolution"] = None if resolution is None else Resolution(resolution)
     return EffectShown(**columns)

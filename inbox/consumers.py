@@ -1,11 +1,14 @@
-"""Consumers that ever started: what `start="latest"` means depends on whether this is the first time."""
+"""Consumers that ever started, and what their app says of its effects to those who have no app at hand."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from .effect_rules import Effect
 from .tables import Tables
 
 
@@ -18,3 +21,10 @@ async def first_start(conn: AsyncConnection, t: Tables, consumer: str) -> bool:
 async def ever_started(conn: AsyncConnection, t: Tables, consumer: str) -> bool:
     """Whether it ever did; nothing is noted."""
     return await conn.scalar(sa.select(t.consumer.c.name).where(t.consumer.c.name == consumer)) is not None
+
+
+async def declare_needs(conn: AsyncConnection, t: Tables, consumer: str, effects: Iterable[Effect]) -> None:
+    """What a person has to give who says of a call of these effects that it was done; replaces what was declared."""
+    needs = {effect.name: sorted(effect.done_needs) for effect in effects if effect.done_needs}
+    c = t.consumer.c
+    await conn.execute(sa.update(t.consumer).where(c.name == consumer, c.done_needs != needs).values(done_needs=needs))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from .errors import Problem
 
@@ -117,13 +117,21 @@ def idempotent_key(*, valid_s: float, then: Probe | Review = _REVIEW) -> Idempot
     return IdempotentKey(valid_s, then)
 
 
+DoneNeed: TypeAlias = Literal["result", "external_id"]
+"""What a person who says that a call was done has to give with it."""
+
+NEEDS_DECLARED: Final = (("result",), ("external_id",), ("result", "external_id"), ("external_id", "result"))
+"""All that may be declared, besides nothing."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Effect:
     """A declared kind of call. Times are seconds, `result_bytes_max` is of the result as JSON.
 
     `not_done` says of an exception that the call was surely not made or refused, where the library's own table
-    (`effect_faults`) does not know it: an SDK's own classes, say.
+    (`effect_faults`) does not know it: an SDK's own classes, say. `done_needs` is what its handlers cannot go on
+    without: who resolves a call as done by hand has to give it.
     """
 
     name: str
@@ -133,6 +141,7 @@ class Effect:
     result_bytes_max: int = RESULT_BYTES_MAX
     margin_s: float = MARGIN_S
     not_done: Callable[[BaseException], bool] | None = None
+    done_needs: tuple[DoneNeed, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "provider", self.provider or self.name)
@@ -157,6 +166,7 @@ def problems_of(effect: Effect) -> list[Problem]:
     """What is wrong with a declaration."""
     where = f"effect {effect.name!r}"
     rule: Any = effect.rule
+    needs: Any = effect.done_needs
     then: Any = rule.then if isinstance(rule, IdempotentKey) else _REVIEW
     asked = then if isinstance(rule, IdempotentKey) else rule
     checks = (
@@ -169,6 +179,8 @@ def problems_of(effect: Effect) -> list[Problem]:
          "its key is not valid for even one call", "give a valid_s of more than deadline_s"),
         (isinstance(then, Probe | Review),
          "what to do with an old key is not said", "give then=review() or then=probe(fn)"),
+        (needs in ((), *NEEDS_DECLARED),
+         "done_needs is not known", "give a tuple of 'result', 'external_id' or both"),
         (not isinstance(asked, Probe) or callable(asked.function), "its probe is no function", "give probe(fn)"),
     )  # fmt: skip
     return [Problem(where, what, fix) for fine, what, fix in checks if not fine]

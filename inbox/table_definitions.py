@@ -65,6 +65,7 @@ def consumer_table(m: sa.MetaData) -> sa.Table:
         m,
         column("name", Text),
         column("first_started_at", Time, "clock_timestamp()"),
+        column("done_needs", postgresql.JSONB(), "'{}'"),
         key("consumer", "name"),
         short("consumer", "name"),
     )

@@ -80,8 +80,8 @@ class Tally:
 class Target:
     """Whose events these are: `projection` is None for a command.
 
-    `live` is the live version's key where this one is a run beside it. The run does not ask for its claims, but what
-    has a row of it has its place there: only one row stands for a handler and a position, whatever its version.
+    `live` is the live version's key where this one is a run beside it. The run does not ask for its claims, and what is
+    dead for it may well be alive here; but what a person discarded is wanted by nobody.
     """
 
     name: str
@@ -151,7 +151,8 @@ def known_before(events: Iterable[Event[Any]], known: Probe, target: Target) -> 
         claim_key = ClaimKey(*target.key, event.event_id)
         rows = known.failures.get(claim_key, ())
         same = any(row.payload_hash == event.payload_hash for row in rows)
-        if same or known.claims.get(claim_key) == event.payload_hash or _at(event, known, target) is not None:
+        here = _at(event, rows) or _discarded(event, known, target)
+        if same or known.claims.get(claim_key) == event.payload_hash or here is not None:
             offsets.add(event.offset)
     return offsets
 
@@ -190,13 +191,15 @@ def outcome(made: Plan, now: Probe, target: Target) -> tuple[Tally, list[Event[A
     """What became of them by what the inbox says now; and those that are not done at all."""
     tally, undone = Tally(causes=Counter(made.causes)), list[Event[Any]]()
     for event in made.known:
-        here = _at(event, now, target)
         rows = now.failures.get(ClaimKey(*target.key, event.event_id), ())
-        tally.causes[_why_known(rows or ((here,) if here is not None else ()))] += 1
+        discarded = _discarded(event, now, target)
+        tally.causes[_why_known(rows if discarded is None else (*rows, discarded))] += 1
     for event in made.fresh:
-        if (row := _at(event, now, target)) is not None:
+        claim_key = ClaimKey(*target.key, event.event_id)
+        row = _at(event, now.failures.get(claim_key, ()))
+        if row is not None:
             tally.causes[_STATES[row.state]] += 1
-        elif ClaimKey(*target.key, event.event_id) in now.claims:
+        elif claim_key in now.claims:
             tally.handled += 1
         else:
             undone.append(event)
@@ -209,8 +212,14 @@ def _why_known(rows: Sequence[FailureFound]) -> Cause:
     return Cause.DISCARDED if all(row.state is FailureState.DISCARDED for row in rows) else Cause.IN_INBOX
 
 
-def _at(event: Event[Any], known: Probe, target: Target) -> FailureFound | None:
-    """The row that stands for the event's own position."""
+def _discarded(event: Event[Any], known: Probe, target: Target) -> FailureFound | None:
+    """The live version's row of this very record, where a person discarded it."""
+    if target.live is None:
+        return None
+    row = _at(event, known.failures.get(ClaimKey(*target.live, event.event_id), ()))
+    return row if row is not None and row.state is FailureState.DISCARDED else None
+
+
+def _at(event: Event[Any], rows: Sequence[FailureFound]) -> FailureFound | None:
     place = (event.topic, event.partition, event.offset)
-    rows = [row for key in target.keys for row in known.failures.get(ClaimKey(*key, event.event_id), ())]
     return next((row for row in rows if (*row.partition, row.offset) == place), None)

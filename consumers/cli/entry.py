@@ -29,6 +29,7 @@ from .audit import audit_app
 from .backfill import backfill
 from .breakers import breakers_app
 from .dlq import dlq_app
+from .letter_verbs import cancel
 from .options import ERR, OUT, AppOption, ConfigOption, ConsumerOption, JsonOption, TokenOption
 from .preparing import choose, chosen, judge, prepare, settings_only
 from .review import review_app
@@ -169,6 +170,7 @@ topic_app = typer.Typer(no_args_is_help=True, help="Say what happened to a topic
 app.add_typer(topic_app, name="topic")
 handlers_app = typer.Typer(no_args_is_help=True, help="See the handlers that the database knows; discard one.")
 app.add_typer(handlers_app, name="handlers")
+app.command()(cancel)
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(review_app, name="review")
 app.add_typer(breakers_app, name="breakers")

@@ -169,10 +169,20 @@ def show_plan(plan: Plan, place: str, as_json: bool, to_source: str | None = Non
             _show_histogram(name, found)
         _show_causes("skip", plan.skipped)
         _show_causes("refuse", plan.refused)
-        ERR.print(f"in {escape(place)}; nothing was done: --yes does it")
+        ERR.print(f"in {escape(place)}; {_next(plan)}")
     if plan.read == 0:
         return EXIT_NOTHING
     return EXIT_PART if plan.skipped or plan.refused else EXIT_DONE
+
+
+def _next(plan: Plan) -> str:
+    """What whoever reads a plan does now."""
+    if plan.read == 0:
+        return NOTHING
+    return "nothing was done: --yes does it" if plan.replayed else "nothing was done, and --yes would do nothing either"
+
+
+NOTHING: Final = "no letter matches: `tidegate dlq groups --all` counts what there is, in any state"
 
 
 def _show_histogram(name: str, found: Counter[str]) -> None:
@@ -203,8 +213,11 @@ def _show_run(run: Run, outcomes: Outcomes, manner: Manner) -> None:
     for cause, n in sorted(run.causes.items()):
         table.add_row(f"    {escape(cause)}", f"{n:,}")
     OUT.print(table)
+    if run.read == 0:
+        ERR.print(NOTHING)
     if outcomes.waiting:
-        ERR.print(f"{_letters(outcomes.waiting)} still to be worked by a running worker that owns the partition")
+        waiting = f"{_letters(outcomes.waiting)} still to be worked by a running worker that owns the partition"
+        ERR.print(f"{waiting}: `tidegate dlq replay resume {run.id} --wait` waits for it")
 
 
 def _lines(run: Run, outcomes: Outcomes) -> list[tuple[str, int]]:

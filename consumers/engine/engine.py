@@ -77,7 +77,8 @@ class Engine:
         tracks = tuple(tracks)
         self._streams = {track.name: Stream(track) for track in tracks if isinstance(track, StreamTrack)}
         self._lanes = {track.name: Lanes(track) for track in tracks if isinstance(track, LaneTrack)}
-        assert len(self._streams) + len(self._lanes) == len(tracks), "track names must be unique"
+        self._tracks = (*self._streams.values(), *self._lanes.values())
+        assert len(self._tracks) == len(tracks), "track names must be unique"
         self._window = Window(policy)
         self._pausing = Pausing(self._window)
         self._committing = Committing(policy)
@@ -168,12 +169,13 @@ class Engine:
 
     def wake_at_s(self) -> float | None:
         """When the next `Tick` has something to do; None where nothing waits for time."""
-        times = [life.let_go_by_s for life in self._leaving]
-        if not self._pausing.held_back:
-            tracks = (*self._streams.values(), *self._lanes.values())
-            times += [at_s for track in tracks if (at_s := track.wake_at_s()) is not None]
         commit_at_s = self._committing.wake_at_s()
-        return min(times if commit_at_s is None else [*times, commit_at_s], default=None)
+        times = [] if commit_at_s is None else [commit_at_s]
+        if self._leaving:
+            times += [life.let_go_by_s for life in self._leaving]
+        if not self._pausing.held_back:
+            times += [at_s for track in self._tracks if (at_s := track.wake_at_s()) is not None]
+        return min(times) if times else None
 
     # ---------------------------------------------------------------------------------------------------- ownership
 
@@ -372,9 +374,11 @@ class Engine:
             self._drain(now_s, actions)
 
     def _dispatch(self, now_s: float, actions: list[Action]) -> None:
-        hurry = self._window.full or self._pausing.standing_back
-        actions += [stream.compose() for stream in self._streams.values() if stream.due(now_s, hurry=hurry)]
-        actions += [start for lanes in self._lanes.values() if (start := lanes.start(now_s)) is not None]
+        if self._streams:
+            hurry = self._window.full or self._pausing.standing_back
+            actions += [stream.compose() for stream in self._streams.values() if stream.due(now_s, hurry=hurry)]
+        if self._lanes:
+            actions += [start for lanes in self._lanes.values() if (start := lanes.start(now_s)) is not None]
 
     def _let_go(self, now_s: float, actions: list[Action]) -> None:
         done = [life for life in self._leaving if not life.in_flight or now_s >= life.let_go_by_s]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -29,7 +29,7 @@ from ...inbox.moving import Points, behind, judge, raise_checkpoints
 from ...inbox.outcome import Reason
 from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
-from .completion import COMMAND_VERSION, Completion
+from .completion import COMMAND_VERSION, Admitted, Completion, all_of_them
 from .failed_rows import FailedRows, Made
 from .group import Group, Progress
 from .parked_keys import ParkedKeys
@@ -63,12 +63,17 @@ class Completer:
         self._wait_for = wait_for
         self._parked = parked
         self._limits = limits
+        self._admitted = all_of_them
         self._plain = PlainGroups(store, consumer, holdings, progress)
         self._held: list[Completion] = []
         self._quiet = False
         self._waiting: list[Completion] = []
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
+
+    def assemble(self, admitted: Admitted) -> None:
+        """Who says which conflicts may be written now (`Conflicts`)."""
+        self._admitted = admitted
 
     def add(self, completion: Completion) -> None:
         """This event came to an end: write it with the next group."""
@@ -122,7 +127,7 @@ class Completer:
             try:
                 group = await self._write(members)
             except OwnershipLost:
-                self._drop(members)
+                self.drop(members)
                 return
             except DependencyError as error:
                 await self._wait_for(error.dependency)
@@ -136,16 +141,16 @@ class Completer:
                 continue
             self._report(group)
             self._hold(group.held)
-            members = [member.as_conflict(dead) for member, dead in group.again.items()]
+            members = self._admitted(group.again)
 
     def _hold(self, members: list[Completion]) -> None:
         """Until the next count; where the process stops, for whoever is next."""
         if self._quiet:
-            self._drop(members)
+            self.drop(members)
         else:
             self._held += members
 
-    def _drop(self, members: list[Completion]) -> None:
+    def drop(self, members: Sequence[Completion]) -> None:
         """Somebody else moved our checkpoints: everything is read again by whoever owns it."""
         for partition, epoch in {(member.item.partition, member.item.epoch) for member in members}:
             self._progress.lost(partition, epoch)

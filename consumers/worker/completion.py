@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
 
@@ -96,3 +96,12 @@ def conflict_fate(conflict: Dead, policy: FailurePolicy, attempts: int) -> Fate:
     if conflict.reason is not Reason.CONFLICT or policy.on_conflict != "review":
         return conflict
     return ForReview(Verdict.of(conflict), attempts)
+
+
+Admitted = Callable[[Mapping[Completion, Dead]], list[Completion]]
+"""What may be written of those that turned out to be conflicts."""
+
+
+def all_of_them(again: Mapping[Completion, Dead]) -> list[Completion]:
+    """Where nobody holds any back."""
+    return [member.as_conflict(dead) for member, dead in again.items()]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import sqlalchemy as sa
 import structlog
@@ -12,7 +13,7 @@ import structlog
 from ...dlq.leaving import open_effects
 from ...inbox import checkpoint, consumers, handlers, versions
 from ...inbox.database import NotConnectedError
-from ...inbox.effect_rules import probe_of
+from ...inbox.effect_rules import Effect, probe_of
 from ...inbox.errors import ConfigurationError, FatalError, Problem
 from ...inbox.migrate import check_schema
 from ...inbox.points import Writes
@@ -37,7 +38,10 @@ class Registered:
     """The database's time."""
 
 
-async def register(store: Store, consumer: Consumer, effects: Collection[str] = ()) -> Registered:
+NO_EFFECTS: Mapping[str, Effect] = MappingProxyType({})
+
+
+async def register(store: Store, consumer: Consumer, effects: Mapping[str, Effect] = NO_EFFECTS) -> Registered:
     """Give each handler its id; `effects` are those that the app declares.
 
     Raises:
@@ -55,6 +59,7 @@ async def register(store: Store, consumer: Consumer, effects: Collection[str] = 
             if changed:
                 raise ConfigurationError([_changed(consumer, change) for change in changed])
             await consumers.first_start(conn, store.tables, consumer.name)
+            await consumers.declare_needs(conn, store.tables, consumer.name, effects.values())
             await checkpoint.attach_only(conn, store.tables, consumer.name, list(ids.values()))
             gone = await handlers.gone_handlers(conn, store.tables, consumer.name, consumer.handler_names)
             open_calls = await open_effects(conn, store.tables, consumer.name)

@@ -49,6 +49,7 @@ from .commands import BoundCommand, CommandRunner
 from .committing import Committer, Raiser
 from .completing import Completer
 from .completion import COMMAND_VERSION
+from .conflicts import Conflicts
 from .dependencies import Dependencies
 from .effects import Effects, asker, named_effects
 from .failed_rows import FailedRows
@@ -210,6 +211,8 @@ class Assembly:
             store, name, self._holdings, rows, progress, self._metrics, wait, parked, self._brakes.limits
         )
         self._brakes.assemble(self._completer.again)
+        conflicts = Conflicts(self._brakes.dead, worker.spawn, self._completer.add, self._completer.drop)
+        self._completer.assemble(conflicts.admitted)
         attempts = Attempts(self._dependencies, self._metrics, self._clock)
         runner = CommandRunner(
             store, name, self._holdings, self._mediator, self._encoder, self._completer, self._dependencies,

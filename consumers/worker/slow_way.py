@@ -330,6 +330,8 @@ class SlowWay:
                 await self._command(Taken(row, holding, event, (command.handler_id, COMMAND_VERSION)), command)
         except ConflictMet:
             fate = conflict_fate(CONFLICT, self._policy_of(row.handler), row.attempts + 1)
+            if isinstance(fate, Dead) and not self._runner.breakers.admits_now(name):
+                return  # it stays queued, like any other that is held back
             await self._ends.end_as(row, holding, fate, row.attempts + 1)
 
     async def _command(self, one: Taken, bound: BoundCommand) -> None:

@@ -110,6 +110,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s: float | None = None
         self._committing = asyncio.Lock()
         self._parts: Parts | None = None
         self._owned: set[Partition] = set()
@@ -169,12 +170,19 @@ class Worker:
 
     def _set_timer(self) -> None:
         at_s = self.engine.wake_at_s()
+        if at_s == self._timer_at_s:
+            return
+        self._timer_at_s = at_s
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if at_s is not None:
             delay_s = max(0.0, at_s - self._clock.monotonic_s())
-            self._timer = self._loop.call_later(delay_s, self.signal, Tick())
+            self._timer = self._loop.call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_at_s = None
+        self.signal(Tick())
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run beside everything else; an error that comes out of it ends the worker."""

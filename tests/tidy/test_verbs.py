@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, set[Verb]]] = {
     "dlq replays": {Verb.REPLAY},
     "dlq discard": {Verb.DISCARD},
     "dlq cancel": {Verb.CANCEL},
+    "cancel": {Verb.CANCEL},
     "dlq edit": {Verb.EDIT},
     "dlq export": {Verb.EXPORT},
     "dlq redact": {Verb.REDACT},

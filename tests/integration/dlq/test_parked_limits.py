@@ -84,6 +84,24 @@ async def test_reading_pauses_before_the_limit_under_the_handlers_name(store: St
     assert desk.said == ["away parked:bill", "back parked:bill", "away parked:bill"]
 
 
+async def test_reading_pauses_with_the_event_that_is_one_too_many_and_not_at_the_next_count(store: Store) -> None:
+    """A count is up to five seconds old: what is added here in that time would be half a window.
+
+    Case: B35
+    Parts: real (PostgreSQL)
+    Red when: dlq/parked_limits.py `beyond` does not `_press`
+    """
+    desk = Desk(store, parked_max=10)
+    await desk.waits(A, 6)
+    await desk.look()
+    assert await desk.beyond(of(B)) == [None]
+    assert desk.said == []
+    assert await desk.beyond(of(B)) == [None]
+    assert desk.said == ["away parked:bill"]
+    await desk.look()
+    assert desk.said == ["away parked:bill", "back parked:bill"], "they were not written after all"
+
+
 async def test_a_key_is_looked_up_only_where_its_handler_has_so_many_rows(store: Store) -> None:
     desk = Desk(store, key_parked_max=100)
     await desk.waits(A, 50)

@@ -16,7 +16,8 @@ from tidegate.dlq.review import NOT_GIVEN, Refused, Ruling, Verb, carry_out, res
 from tidegate.dlq.selection import Filter
 from tidegate.dlq.verbs import Role
 from tidegate.dlq.verbs import Verb as Acts
-from tidegate.inbox import failure
+from tidegate.inbox import consumers, failure
+from tidegate.inbox.effect_rules import DoneNeed, Effect, review
 from tidegate.inbox.errors import TidegateError
 
 
@@ -51,6 +52,41 @@ async def test_done_keeps_the_result_and_lets_the_event_run_again(desk: ReviewDe
         "effect_was": "unknown",
         "external_id": "in-7",
     }, "how it is known, and never the result"
+
+
+async def declares(desk: ReviewDesk, *needs: DoneNeed) -> None:
+    async with desk.store.transaction() as conn:
+        await consumers.first_start(conn, desk.store.tables, "billing")
+        effect = Effect("send-invoice", review(), 1.0, done_needs=needs)
+        await consumers.declare_needs(conn, desk.store.tables, "billing", [effect])
+
+
+@pytest.mark.parametrize(
+    ("needs", "given", "lacks"),
+    [
+        (("external_id",), {"result": 1}, "--external-id"),
+        (("result",), {"external_id": "in-7"}, "--result"),
+        (("external_id", "result"), {"result": None}, "--external-id"),
+    ],
+)
+async def test_what_the_effect_declares_has_to_be_given_with_what_was_done(
+    desk: ReviewDesk, needs: tuple[DoneNeed, ...], given: dict[str, Any], lacks: str
+) -> None:
+    """Its handler goes on with it: half of it would be a failure later, or a wrong figure."""
+    await declares(desk, *needs)
+    failure_id, effect_id = await desk.case(1)
+    with pytest.raises(Refused, match=f"cannot go on without it: give {lacks} too"):
+        await resolve(desk.gate, ruling(failure_id, Verb.DONE, **given))
+    assert (await desk.call(effect_id))["state"] == "unknown"
+    await resolve(desk.gate, ruling(failure_id, Verb.DONE, result={"id": "in-7"}, external_id="in-7"))
+    assert (await desk.call(effect_id))["resolution"] == "done"
+
+
+async def test_a_declaration_that_is_taken_back_asks_for_nothing(desk: ReviewDesk) -> None:
+    await declares(desk, "external_id")
+    await declares(desk)
+    failure_id, _ = await desk.case(1)
+    await resolve(desk.gate, ruling(failure_id, Verb.DONE, result=1))
 
 
 @pytest.mark.parametrize(("same_key", "key_no"), [(True, 0), (False, 1)])

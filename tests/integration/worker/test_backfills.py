@@ -22,6 +22,8 @@ from tidegate.consumers.backfill.backfiller import Backfiller, Planned
 from tidegate.consumers.backfill.order import Order
 from tidegate.consumers.backfill.oversight import listed
 from tidegate.consumers.layers import load
+from tidegate.dlq.acting import Errand, steps
+from tidegate.dlq.deeds import discarding
 from tidegate.dlq.permission import Gate, NotKnown, NotPermitted
 from tidegate.dlq.reach import Caller, Grant, unlimited
 from tidegate.dlq.verbs import Role
@@ -655,22 +657,60 @@ async def test_too_many_that_wait_hold_it_back(stage: Stage, topic: Topic) -> No
     assert heard == ["2 events of the handler wait already: the rest comes when there are fewer than 2"]
 
 
-async def test_what_has_a_row_of_the_live_version_is_left_to_it(stage: Stage, topic: Topic) -> None:
-    """Only one row stands for a handler and a position: a run does not handle what waits or is dead there already.
+async def test_a_run_applies_what_is_dead_for_the_live_version_and_not_what_was_discarded(
+    stage: Stage, topic: Topic
+) -> None:
+    """The bug that let them die may be repaired; what a person does not want is wanted by no run.
 
     Case: B40
     Parts: real (Kafka, PostgreSQL)
-    Red when: sifting.py asks for the rows of the run's version only
+    Red when: sifting.py does not look at the live version's discarded rows
     """
     name = topic(partitions=1, config=KEPT)
     app = reader(name)
     view(app)
-    await stage.execute(VIEW, "ALTER TABLE public.view ADD CONSTRAINT no CHECK (n <> 1)")
-    await stage.send(name, *[Sent(f"e{n}", {"n": n}, b"k%d" % n, timestamp_ms=at(n)) for n in range(3)])
+    await stage.execute(VIEW, "ALTER TABLE public.view ADD CONSTRAINT no CHECK (n IN (0, 3))")
+    await stage.send(name, *[Sent(f"e{n}", {"n": n}, b"k%d" % n, timestamp_ms=at(n)) for n in range(4)])
     worker = await stage.ready(app)
     await worker.until_counted("events", "view", "completed", n=2)
-    await worker.until(committed(stage, 3))
+    await worker.until(committed(stage, 4))
+    await stage.execute("ALTER TABLE public.view DROP CONSTRAINT no")
     async with operator(stage, app) as who:
+        (discarded, _) = [row[0] for row in await stage.rows("SELECT id FROM tidegate.failure ORDER BY id")]
+        errand = Errand(actor="tests", reason="not wanted", references=(str(discarded),), dry_run=False)
+        assert [step.done async for step in steps(who.gate.store, discarding(), errand, who.gate.caller)]
         run = await who.does("view")
-    assert (facts(run), run.counts.causes) == ((3, 2, 1, 0, 0), {"in_inbox": 1})
-    assert await stage.rows("SELECT id_text, state, version FROM tidegate.failure") == [("e1", "dead", 1)]
+    assert (facts(run), run.counts.causes) == ((4, 3, 1, 0, 0), {"discarded": 1})
+    rows = await stage.rows("SELECT id_text, state, version FROM tidegate.failure ORDER BY id")
+    assert rows == [("e1", "discarded", 1), ("e2", "dead", 1)]
+    assert await stage.rows("SELECT id, n FROM public.view ORDER BY id") == [("k0", 0), ("k2", 2), ("k3", 3)]
+
+
+@pytest.mark.parametrize(("rate", "options"), [(0.1, {}), (10_000, {"rate_per_s": 0.1})], ids=["ordered", "declared"])
+async def test_it_handles_no_more_than_its_rate_and_a_stop_does_not_wait_for_it(
+    stage: Stage, topic: Topic, rate: float, options: dict[str, Any]
+) -> None:
+    """One event in ten seconds: while the journal is looked at a hundred times, no second one is handled.
+
+    Case: B39
+    Parts: real (Kafka, PostgreSQL)
+    Red when: running.py does not pause between two chunks, or backfiller.py leaves out the command's own rate
+    """
+    name = topic(partitions=1, config=KEPT)
+    app = reader(name)
+    at_desk(app, write, **options)
+    await table_of(stage)
+    await run_once(stage, app)
+    await stage.send(name, *[Sent(f"e{n}", timestamp_ms=at(n)) for n in range(3)])
+    stop = asyncio.Event()
+    read = "SELECT read FROM tidegate.backfill"
+    async with operator(stage, app) as who:
+        run = await who.backfiller.start(who.order(rate=rate))
+        working = asyncio.ensure_future(who.goes_on(run.id, stop))
+        while not await stage.value(read):
+            assert not working.done()
+        for _ in range(100):
+            assert await stage.value(read) == 1
+        stop.set()
+        assert facts(await working) == (1, 1, 0, 0, 0)
+    assert await effects(stage) == ["e0"]

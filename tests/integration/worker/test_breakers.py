@@ -221,3 +221,39 @@ async def _fail(command: Do, ctx: Context) -> None:
 
 def _reasons(board: Any) -> list[str]:
     return list(board.ready().body["reasons"])
+
+
+async def test_conflicts_that_are_found_while_claiming_are_held_back_like_any_other_dead(
+    stage: Stage, topic: Topic
+) -> None:
+    """Another worker claims each id with other bytes while the handler runs: only the claim finds out.
+
+    Case: B35
+    Parts: real (PostgreSQL, Kafka)
+    Red when: consumers/worker/conflicts.py `admitted` asks nobody
+    """
+    app = reader(topic())
+    letters(app, topic)
+    bug = True
+
+    async def act(command: Do, ctx: Context) -> None:
+        if bug:
+            await stage.execute(
+                "INSERT INTO tidegate.claim_1 (handler, version, event_id, payload_hash8)"
+                f" SELECT h.id, 0, '\\x{ctx.event.event_id.hex()}', 1 FROM tidegate.handler h WHERE h.name = 'do'"
+                " ON CONFLICT DO NOTHING"
+            )
+
+    at_desk(app, act, breaker=SOON)
+    worker = await stage.ready(app)
+    (name,) = app.consumers[worker.consumer].topics
+    await stage.send(name, *things(20))
+    await worker.until(lambda: worker.metrics.value("breaker_open", "do") == 1)
+    await worker.until(lambda: worker.events("do", "failed") == LETTERS_MAX)
+    await no_more_letters(stage)
+    assert {row[2] for row in await stage.failures()} == {"conflict"}
+    bug = False
+    await stage.execute("DELETE FROM tidegate.claim_1 WHERE payload_hash8 = 1")
+    await worker.until(lambda: worker.events("do", "completed") == 20 - LETTERS_MAX)
+    await no_more_letters(stage)
+    assert await worker.stop() == 0

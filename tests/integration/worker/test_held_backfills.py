@@ -276,6 +276,7 @@ async def test_who_may_abandon_and_see_them(stage: Stage, topic: Topic) -> None:
     )
     assert lines == [
         ("abandon_backfill", "ann", False),
+        ("abandon_backfill", "eve", False),
         ("list_backfills", "joe", False),
         ("abandon_backfill", "bob", True),
     ]

@@ -135,6 +135,10 @@ async def test_nothing_is_done_without_yes_and_the_exit_code_tells_a_part(operat
     assert await operator.count("count(*) FROM tidegate.replay") == 0
     nothing = await operator.types("--handler", "nobody")
     assert (nothing.code, "would replay 0 letters" in nothing.out) == (3, True)
+    assert "no letter matches" in nothing.err
+    untold = await operator.types("1")
+    assert (untold.code, "--tenant NAME, or --all-tenants" in untold.out) == (1, True)
+    assert "--yes would do nothing either" in untold.err
     for refused in (
         ("--all", "--yes"),
         (),
@@ -148,6 +152,7 @@ async def test_nothing_is_done_without_yes_and_the_exit_code_tells_a_part(operat
     assert (done.code, "replayed 1 letter" in done.out) == (1, True)
     rest = await operator.types("--all", "--all-tenants", "--reason", "x", "--yes", "--wait", "--wait-s", "0")
     assert (rest.code, "replayed 2 letters" in rest.out, "still to be worked" in rest.err) == (1, True, True)
+    assert "`tidegate dlq replay resume 2 --wait`" in rest.err
 
 
 @pytest.mark.parametrize("tenant", [None, "acme", "--yes"])

@@ -64,6 +64,7 @@ LINES: Final[dict[str, tuple[Verb, str, tuple[str, ...]]]] = {
     "dlq replay": (Verb.REPLAY, "letter", ("{}", "--all-tenants", "--yes", *WHY)),
     "dlq discard": (Verb.DISCARD, "letter", ("{}", "--yes", *WHY)),
     "dlq cancel": (Verb.CANCEL, "waiting", ("{}", "--yes", *WHY)),
+    "cancel": (Verb.CANCEL, "waiting", ("{}", "--yes", *WHY)),
     "dlq redact": (Verb.REDACT, "letter", ("{}", "--yes", *WHY)),
     "dlq export": (Verb.EXPORT, "letter", ("{}", *WHY)),
     "dlq edit": (Verb.EDIT, "letter", ("{}", "--raw", "--value-file", "repaired", "--yes", *WHY)),
@@ -90,7 +91,7 @@ LOOKS: Final = {
     *("dlq list", "dlq groups", "dlq show", "review list", "review show", "breakers list", "handlers list"),
     *("audit list", "audit export", "audit verify", "backfill list"),
 }
-OPERATES: Final = {"dlq replay", "dlq discard", "dlq cancel", "dlq note", "breakers close"}
+OPERATES: Final = {"dlq replay", "dlq discard", "dlq cancel", "cancel", "dlq note", "breakers close"}
 REVIEWS: Final = {"dlq show --reveal", "dlq export", "dlq edit", "review show --payload", "review resolve"}
 WHOLE: Final = {"dlq note", "breakers close", "handlers discard", "topic reset", "backfill", "restored", "audit verify"}
 """What concerns every tenant."""

@@ -8,7 +8,9 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["consumers.backfill.order", "inbox.backfills", "inbox.versions"])
+@pytest.mark.parametrize(
+    "module", ["consumers.backfill.order", "consumers.backfill.held", "inbox.backfills", "inbox.versions"]
+)
 def test_examples_in_docstrings_hold(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"tidegate.{module}"))
     assert results.attempted > 0

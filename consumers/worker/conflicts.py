@@ -1,0 +1,54 @@
+"""What turned out to be a conflict while its group claimed: whoever would write its letter asks the breaker first.
+
+The group's transaction is over, nothing of the event is written, and its id is still in flight here. Where the breaker
+is closed the letter goes into the next group. Where it holds the event back, the event waits beside the completer, for
+everything else goes on; when it is let in it claims once more, for somebody may have resolved the other one meanwhile.
+What if the process stops? It is dropped, and read again by whoever is next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, final
+
+from ...dlq.breakers import DeadBreakers
+from ...inbox.errors import OwnershipLost
+from ...inbox.outcome import Dead
+from .completion import Completion
+from .repeats import REPEAT
+
+
+@final
+class Conflicts:
+    """Owned by the event loop. `add` gives an event to the completer, `drop` to whoever owns its partition next."""
+
+    def __init__(
+        self,
+        breakers: DeadBreakers,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        add: Callable[[Completion], None],
+        drop: Callable[[Sequence[Completion]], None],
+    ) -> None:
+        self._breakers = breakers
+        self._spawn = spawn
+        self._add = add
+        self._drop = drop
+
+    def admitted(self, again: Mapping[Completion, Dead]) -> list[Completion]:
+        """Those that may be written now, as what they turned out to be. The others come back by themselves."""
+        written: list[Completion] = []
+        for member, dead in again.items():
+            ended = member.as_conflict(dead)
+            if ended.fate is REPEAT or not isinstance(ended.fate, Dead) or self._breakers.admits_now(member.track):
+                written.append(ended)
+            else:
+                self._spawn(self._wait(member, ended))
+        return written
+
+    async def _wait(self, member: Completion, ended: Completion) -> None:
+        try:
+            admitted = await self._breakers.admits(member.track)
+        except OwnershipLost:
+            self._drop([member])
+            return
+        self._add(ended if admitted else member)
