@@ -172,6 +172,38 @@ async def test_a_held_version_stays_held_over_restarts_and_is_held_once(stage: S
     assert await seen(stage) == [*range(10), *range(10), 10, *range(11)]
 
 
+async def test_a_consumers_only_handler_is_held_over_a_restart(stage: Stage, topic: Topic) -> None:
+    """Nobody else says where reading starts: the worker stays at what it committed, and goes back to where it may go on.
+
+    Case: B42
+    Parts: real (Kafka, PostgreSQL)
+    Red when: ownership.py lets a track start behind every record where all of its handlers are held
+    """
+    name = topic(partitions=1, config=KEPT)
+    app = reader(name)
+    plain(app)
+    await stage.execute(*TABLES)
+    await stage.send(name, *records(*range(10)))
+    worker = await stage.ready(app)
+    await worker.until_counted("events", "last", "completed", n=10)
+    await worker.until(committed(stage, 10))
+    async with operator(stage, app) as who:
+        number = await begin(who)
+        await stage.send(name, *records(10))
+        await worker.until(committed(stage, 11))
+        assert await worker.stop() == 0
+        worker = await stage.ready(app)
+        await stage.send(name, *records(11))
+        await worker.until(committed(stage, 12))
+        assert await seen(stage) == list(range(10))
+        assert facts(await who.goes_on(number)) == (10, 10, 0, 0, 0)
+        await worker.until_counted("events", "last", "completed", n=2)
+        await worker.until(committed(stage, 12))
+        assert worker.board.fatal is None
+    assert await seen(stage) == [*range(10), *range(12)]
+    assert await last(stage) == {"k0": 9, "k1": 10, "k2": 11}
+
+
 async def test_what_would_put_old_values_over_new_ones_is_refused(stage: Stage, topic: Topic) -> None:
     """A window that ends below what was applied, a tenant's part of it, and a command, which needs no holding.
 
