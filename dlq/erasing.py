@@ -181,13 +181,13 @@ async def _messages(conn: AsyncConnection, t: Tables, wanted: Filter, reach: Rea
 async def erase_results_of(conn: AsyncConnection, t: Tables, rows: Collection[int]) -> int:
     """Behind lock order 6: what the calls of these rows' events returned."""
     f, h, e = t.failure.c, t.handler.c, t.effect.c
-    mine = sa.or_(
-        e.id == f.effect_id,
-        sa.and_(e.correlation_id == f.correlation_id, e.event_id == f.event_id, e.consumer == h.consumer),
-    )
-    joined = t.failure.join(t.handler, h.id == f.handler).join(t.effect, mine)
-    chosen = sa.select(e.id).select_from(joined).where(f.id.in_(sorted(rows)), e.result.is_not(None))
-    return await repairs.redact_results(conn, t, set((await conn.execute(chosen)).scalars()))
+    of_handlers = t.failure.join(t.handler, h.id == f.handler)
+    of_events = sa.and_(e.event_id == f.event_id, e.consumer == h.consumer)
+    found: set[int] = set()
+    for mine in (e.id == f.effect_id, of_events):  # apart: together they could be compared row by row only
+        chosen = sa.select(e.id).select_from(of_handlers.join(t.effect, mine))
+        found |= set((await conn.execute(chosen.where(f.id.in_(sorted(rows)), e.result.is_not(None)))).scalars())
+    return await repairs.redact_results(conn, t, found)
 
 
 async def _results(
