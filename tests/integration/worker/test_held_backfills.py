@@ -173,7 +173,7 @@ async def test_a_held_version_stays_held_over_restarts_and_is_held_once(stage: S
 
 
 async def test_a_consumers_only_handler_is_held_over_a_restart(stage: Stage, topic: Topic) -> None:
-    """Nobody else says where reading starts: the worker stays at what it committed, and goes back to where it may go on.
+    """Nobody else says where reading starts: it stays at what was committed, and goes back to where it may go on.
 
     Case: B42
     Parts: real (Kafka, PostgreSQL)
