@@ -35,6 +35,9 @@ from tidegate.inbox.migrate import upgrade
 
 HANDLER: Final = "charge"
 CONCURRENCY: Final = 100
+PARKED_MAX: Final = 10_000_000
+"""Above what `parked` parks: at a handler's limit its consumer would pause, as it should."""
+
 ENDS: Final = ("completed", "failed")
 LOOK_S: Final = 0.005
 
@@ -110,7 +113,7 @@ def make_app(kind: str, topic: str, consumer: str, course: Course) -> App:
     app = App("bench", owner="bench")
     orders = app.consumer(consumer, topics=[topic], codec=Avro(str(SCHEMAS)), event_id=header(ID_HEADER))
 
-    @orders.command(HANDLER, on=OrderPlaced, concurrency=CONCURRENCY)
+    @orders.command(HANDLER, on=OrderPlaced, concurrency=CONCURRENCY, parked_max=PARKED_MAX)
     def to_charge(event: Event[OrderPlaced]) -> Charge:
         course.began()
         return Charge(event.value.order_id, event.value.amount)

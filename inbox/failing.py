@@ -1,25 +1,29 @@
 """Which event ids may stand in the failure table: a filter in memory that has never missed one.
 
 A batch asks for each of its ids whether it stands there, and nearly never one does. With a million rows in the table
-5,000 look-ups take a fifth of the batch's time, so they are spared for ids of which a Bloom filter says no: exact, for
-it errs on the other side only. It is kept by reading what was put since the last read, in the statement that is sent
-anyway. That nothing is ever missed rests on this:
+5,000 look-ups take a fifth of the batch's time, so they are spared for ids of which a filter says no: exact, for it
+errs on the other side only. First the ids are read once, page by page in their own order, so that they come sorted out
+of an index and nothing is done to each of them here; from then on what was put since the last read, in the statement
+that is sent anyway. That nothing is ever missed rests on this:
 
 1. A row carries the number of the transaction that put it (`put_xid`). 2. A read sees what was committed before it,
 and tells which transactions were open then (its own too, which a snapshot leaves out), and the first number that was
 not given out yet. 3. What a later read sees and this one did not was put by one of those. 4. So whoever reads what
-those put misses nothing, in whatever order transactions commit. 5. Each answer holds for what was asked by itself: of
-reads that are under way at once it does not matter whose answer comes first.
+those put misses nothing, in whatever order transactions commit. 5. Of the pages the first one tells: what it could have
+seen, had it been all in one, the later pages see too. 6. Each answer holds for what was asked by itself: of reads that
+are under way at once it does not matter whose answer comes first.
 
 Numbers go back only where another server answers (a standby that was promoted, a backup that was restored), and each
-server tells when it was started: then everything is read anew. So it is when the filter is too full. Until a filter has
+server tells when it was started: then everything is read anew. So it is when much was put since. Until a filter has
 caught up, every id is looked up. Rows that are done stay in it and cost a look-up each.
 """
 
 from __future__ import annotations
 
 import datetime
+import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, LiteralString, NamedTuple, final
@@ -28,24 +32,31 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .tables import Tables
 
-SIZES: Final = (2**14, 2**18, 2**22, 2**24)
-"""Bytes of a filter: for 1,000 rows, 16,000, 260,000 and a million, of which 16 MB let 1 id in 70 be looked up in vain;
-with five million it is 1 in 5."""
-
-FULL: Final = 8
-"""A filter is too full when one place in so many is taken: 1 in 64 ids looked up in vain."""
-
-READ_MAX: Final = 20_000
-"""Rows read at once while a filter catches up: 10 ms, and 50 batches for a million rows."""
+READ_MAX: Final = 50_000
+"""Rows read at once: 20 ms, and 20 reads for a million rows."""
 
 FEW: Final = 500
-"""The same for who has no filter to keep (4 KB): what would take longer is looked up."""
+"""The same for who has no filter to keep (2 KB): what would take longer is looked up."""
 
-_WORDS: Final = 4
-"""An id has four words of 32 bits, and is a hash: the first two are its two places in the filter."""
+KEPT_MAX: Final = 10_000_000
+"""Ids of one handler that are kept, four bytes each: 40 MB. Of more each is looked up, which costs time, not memory."""
+
+NEWER_MIN, NEWER_MAX = 10_000, 250_000
+"""Ids put since that begin a new filter, at least and at most: they stand in a set, at some 64 bytes each, and what was
+done meanwhile leaves with the old filter. In between it is a quarter of what was sorted, so that reading anew costs
+four times what was put."""
+
+MARK_BITS: Final = 12
+"""Many sorted ids are found through 4,096 marks, made in 3 ms: of a million there are 250 between two, which is eight
+steps of a search instead of twenty."""
+
+_WORD_BITS: Final = 32
+"""An id is a hash: its first 32 bits tell a stranger from a million others but once in 4,000 times."""
+
+_ID_WORDS: Final = 4
 
 Cursor = tuple[int, int]
-"""(transaction number, row id), in this order rows are read."""
+"""(transaction number, row id), in this order rows are read that were put since."""
 
 
 class Reached(NamedTuple):
@@ -65,47 +76,61 @@ Look = Callable[[], AbstractAsyncContextManager[AsyncConnection]]
 class IdFilter:
     """The ids of one handler's rows, as one server has told them. No IO."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, *, too_many: bool = False) -> None:
         self.reached: Reached = START
         self.server: datetime.datetime | None = None
-        self.taken = 0
-        self.taken_when_caught_up: int | None = None
-        self._places = bytearray(size)
-        self._mask = size - 1
+        self.page: bytes | None = b""
+        """The last id of the pages so far; None once there are no more."""
+        self.too_many = too_many
+        """Nothing is kept: each id is looked up."""
+        self._sorted = array("I")
+        self._shift = _WORD_BITS
+        self._marks: list[int] = []
+        self._newer: set[int] = set()
+
+    @property
+    def taken(self) -> int:
+        """How many ids are in it, some of them twice."""
+        return len(self._sorted) + len(self._newer)
+
+    @property
+    def is_worn(self) -> bool:
+        """So much was put since the pages were read that they are to be read anew."""
+        return len(self._newer) > max(NEWER_MIN, min(len(self._sorted) // 4, NEWER_MAX))
+
+    def add_page(self, words: bytes, last: bytes | None) -> None:
+        """Take up the next ids in their order: of each the first four bytes. `last` is None behind the last page."""
+        self._sorted.extend(_numbers(words))
+        self.page = last
+        if last is None:
+            self._shift = _WORD_BITS - (MARK_BITS if len(self._sorted) > 2**MARK_BITS else 0)
+            starts = range(0, 2**_WORD_BITS, 2**self._shift)
+            self._marks = [*[bisect_left(self._sorted, start) for start in starts], len(self._sorted)]
 
     def add(self, words: bytes) -> None:
-        """Take up ids, of which `words` has the first eight bytes each."""
-        places, mask = self._places, self._mask
-        for word in array("I", words):
-            place = word & mask
-            if not places[place]:
-                places[place] = 1
-                self.taken += 1
+        """Take up ids that were put since, in any order."""
+        self._newer.update(_numbers(words))
 
     def suspects(self, ids: Sequence[bytes]) -> list[bytes]:
         """Those that may stand in the table. Of the others none does."""
         if not self.taken:
             return []
-        places, mask = self._places, self._mask
-        words = array("I", b"".join(ids))
-        pairs = zip(ids, words[::_WORDS], words[1::_WORDS], strict=True)
-        return [event_id for event_id, one, other in pairs if places[one & mask] and places[other & mask]]
+        known, newer, marks, shift = self._sorted, self._newer, self._marks, self._shift
+        found: list[bytes] = []
+        for event_id, word in zip(ids, _numbers(b"".join(ids))[::_ID_WORDS], strict=True):
+            end = marks[(word >> shift) + 1]
+            at = bisect_left(known, word, marks[word >> shift], end)
+            if (at < end and known[at] == word) or word in newer:
+                found.append(event_id)
+        return found
 
-    def successor(self, more: int, *, there_is_more: bool) -> IdFilter | None:
-        """An empty one to read everything into anew, where this one has no room for `more` ids; else None.
 
-        The largest where there is more than was read: how much more nobody has counted. After the largest there is
-        another only when it has grown twofold since it caught up: by then half of what is in it may be long done.
-        """
-        size, full = len(self._places), self.taken + 2 * more
-        if full * FULL <= size:
-            return None
-        if size < SIZES[-1]:
-            large = [larger for larger in SIZES if larger >= full * FULL and not there_is_more]
-            return IdFilter(min(large, default=SIZES[-1]))
-        if self.taken_when_caught_up is None or full <= 2 * self.taken_when_caught_up:
-            return None
-        return IdFilter(size)
+def _numbers(words: bytes) -> array[int]:
+    """Words of four bytes as numbers, in the order of the bytes."""
+    numbers = array("I", words)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
 
 
 class Asked(NamedTuple):
@@ -113,6 +138,7 @@ class Asked(NamedTuple):
 
     filter: IdFilter
     reached: Reached
+    page: bytes | None
 
 
 class Question(NamedTuple):
@@ -122,36 +148,49 @@ class Question(NamedTuple):
     read_max: int
 
     def parameters(self) -> dict[str, object]:
-        """Those of `READ`."""
-        reached = [one.reached for one in self.asked.values()]
+        """Those of `READ`, which asks for nothing where pages are still to be read."""
+        asked = {handler: one.reached for handler, one in self.asked.items() if one.page is None}
         return {
-            "handlers": list(self.asked),
-            "xids": [one.cursor[0] for one in reached],
-            "rows": [one.cursor[1] for one in reached],
-            "open": sorted(frozenset[int]().union(*[one.open for one in reached])),
+            "handlers": list(asked),
+            "xids": [one.cursor[0] for one in asked.values()],
+            "rows": [one.cursor[1] for one in asked.values()],
+            "open": sorted(frozenset[int]().union(*[one.open for one in asked.values()])),
             "most": self.read_max,
         }
+
+    def pages(self) -> dict[int, Asked]:
+        """Those whose next page is to be read."""
+        return {h: one for h, one in self.asked.items() if one.page is not None and not one.filter.too_many}
 
 
 @final
 class FailingIds:
     """The filters of a process, one for each handler. Owned by the event loop; any number of reads may be under way."""
 
-    def __init__(self, read_max: int = READ_MAX) -> None:
+    def __init__(self, read_max: int = READ_MAX, kept_max: int = KEPT_MAX) -> None:
         self._filters: dict[int, IdFilter] = {}
         self._read_max = read_max
+        self._kept_max = kept_max
 
     async def read(
         self, conn: AsyncConnection, t: Tables, handler_ids: Collection[int], *, lock: bool
     ) -> Mapping[int, IdFilter | None]:
-        """Catch up, and give the filters that hold whatever this statement saw; None where one is still behind.
+        """Catch up, and give the filters that hold whatever these statements saw; None where one is still behind.
 
-        `lock`: the same statement takes the generation lock first.
+        `lock`: the first statement takes the generation lock first. Where all pages were read there is one statement.
         """
         question = self.question(handler_ids)
-        parameters = {**question.parameters(), **({"key": t.generation_lock} if lock else {})}
-        rows = await conn.execute(t.sql((_LOCKED if lock else _UNLOCKED) + READ), parameters)
-        return self.take(question, [tuple(row) for row in rows])
+        behind, rows = question.pages(), list[tuple[Any, ...]]()
+        if lock or len(behind) < len(question.asked):
+            key = {"key": t.generation_lock} if lock else {}
+            read = await conn.execute(t.sql((_LOCKED if lock else _UNLOCKED) + READ), {**question.parameters(), **key})
+            rows = [tuple(row) for row in read]
+        answers = self.take(question, rows)
+        if behind:
+            pages = {"handlers": list(behind), "pages": [one.page for one in behind.values()], "most": self._read_max}
+            for row in await conn.execute(t.sql(_PAGES), pages):
+                answers[row[0]] = self._take_page(behind[row[0]], _Page(*row))
+        return answers
 
     def question(self, handler_ids: Collection[int]) -> Question:
         """What a statement that ends with `READ` is to be asked, now, for these handlers."""
@@ -160,50 +199,65 @@ class FailingIds:
     def take(self, question: Question, rows: Iterable[tuple[Any, ...]]) -> dict[int, IdFilter | None]:
         """Take its answer, the rows of `READ`."""
         asked = question.asked
-        return {row[0]: self._take(asked[row[0]], _News(*row)) for row in rows if row[0] is not None}
+        answers: dict[int, IdFilter | None] = dict.fromkeys(asked)
+        answers.update({row[0]: self._take(asked[row[0]], _News(*row)) for row in rows if row[0] is not None})
+        return answers
 
     async def catch_up(self, look: Look, t: Tables, handler_ids: Collection[int]) -> None:
-        """Read all that there is, in short transactions, so that no batch has to.
-
-        Where rows carry numbers of another server (of a dump), and are more than one read, that never comes to an end:
-        they are left to look-ups.
-        """
-        for handler in sorted(set(handler_ids)):
-            behind = True
-            while behind:
-                async with look() as conn:
-                    behind = (await self.read(conn, t, [handler], lock=False))[handler] is None
-                (_, row), _ = reached = self._ask(handler).reached
-                if row == 0 and reached != START:
-                    break
+        """Read whatever the filters are behind by, in short transactions, so that no batch has to."""
+        behind = set(handler_ids)
+        while behind:
+            async with look() as conn:
+                answers = await self.read(conn, t, behind, lock=False)
+            behind = {h for h, known in answers.items() if known is None and not self._ask(h).filter.too_many}
 
     def _ask(self, handler: int) -> Asked:
-        known = self._filters.setdefault(handler, IdFilter(SIZES[0]))
-        return Asked(known, known.reached)
+        known = self._filters.setdefault(handler, IdFilter())
+        return Asked(known, known.reached, known.page)
 
     def _replace(self, handler: int, old: IdFilter, new: IdFilter) -> None:
         """Answers that are under way still go to the old one, for which they were asked."""
         if self._filters[handler] is old:
             self._filters[handler] = new
 
+    def _take_page(self, asked: Asked, page: _Page) -> IdFilter | None:
+        """A page that is all holds what its statement saw. Behind more of them what was put since the first is due."""
+        known, is_last = asked.filter, page.n < self._read_max
+        if known.server not in {None, page.server}:
+            return self._replace(page.handler, known, IdFilter())
+        if known.page != asked.page:
+            return None  # another read had the same page
+        if asked.page == b"":
+            known.server, known.reached = page.server, Reached((page.next_xid, 0), frozenset(page.open))
+        known.add_page(page.words or b"", None if is_last else page.last)
+        if known.taken > self._kept_max:
+            return self._replace(page.handler, known, IdFilter(too_many=True))
+        return known if is_last and asked.page == b"" else None
+
     def _take(self, asked: Asked, news: _News) -> IdFilter | None:
         known, there_is_more = asked.filter, news.n == self._read_max
-        if known.server not in {None, news.server}:
-            return self._replace(news.handler, known, IdFilter(SIZES[0]))
-        ids = (news.words or b"") + (news.late or b"")
-        if (successor := known.successor(len(ids) // 8, there_is_more=there_is_more)) is not None:
-            return self._replace(news.handler, known, successor)
-        known.server = news.server
-        known.add(ids)
+        if known.server != news.server or news.late_n >= self._read_max:
+            return self._replace(news.handler, known, IdFilter())
+        known.add((news.words or b"") + (news.late or b""))
         end = (news.next_xid, 0)
-        reached = Reached(min((news.last[0], news.last[1]), end) if there_is_more else end, frozenset(news.open))
-        if reached.cursor >= known.reached.cursor:
-            known.reached = reached
-        if there_is_more:
-            return None
-        if known.taken_when_caught_up is None:
-            known.taken_when_caught_up = known.taken
-        return known
+        cursor = (news.last[0], news.last[1]) if there_is_more else end
+        if cursor >= known.reached.cursor:
+            known.reached = Reached(cursor, frozenset(news.open))
+        if known.is_worn:
+            self._replace(news.handler, known, IdFilter())
+        return None if there_is_more else known
+
+
+class _Page(NamedTuple):
+    """The next ids of a handler's rows, as one statement saw them."""
+
+    handler: int
+    n: int
+    words: bytes | None
+    last: bytes | None
+    server: datetime.datetime
+    next_xid: int
+    open: list[int]
 
 
 class _News(NamedTuple):
@@ -213,6 +267,7 @@ class _News(NamedTuple):
     n: int
     words: bytes | None
     last: list[int]
+    late_n: int
     late: bytes | None
     """Of transactions that were open at the read before."""
     server: datetime.datetime
@@ -227,12 +282,32 @@ _UNLOCKED: Final[LiteralString] = """
     WITH first AS MATERIALIZED (SELECT 1) SELECT
 """
 
-# Stands behind `SELECT` and what else is asked for; `first` is what has to happen before.
-#
-# A look for the first new row, which the planner does by the index whatever its statistics say, spares the rest where
-# there is none. Otherwise a handler without rows might pay for a scan of a table that is full of another's.
+# Each read of rows stands behind a look for the first of them, which the planner does by the index whatever its
+# statistics say, and has an ORDER BY and a LIMIT that it does best by the index too. Otherwise a handler without rows
+# might pay for a scan of a table that is full of another's, or each read for one where all rows were put at once (a
+# million put by one transaction made every read take a tenth of a second).
+_PAGES: Final[LiteralString] = """
+    SELECT h.handler, f.n, f.words, f.last, pg_postmaster_start_time(),
+           CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint),
+           ARRAY(SELECT CAST(CAST(pg_snapshot_xip(pg_current_snapshot()) AS text) AS bigint)
+                  UNION ALL SELECT CAST(CAST(own AS text) AS bigint)
+                     FROM pg_current_xact_id_if_assigned() own WHERE own IS NOT NULL)
+      FROM unnest(CAST(:handlers AS bigint[]), CAST(:pages AS bytea[])) h (handler, page)
+      LEFT JOIN LATERAL
+           (SELECT true AS there FROM {failure} WHERE handler = h.handler AND event_id > h.page
+             ORDER BY handler, event_id LIMIT 1) one ON true
+     CROSS JOIN LATERAL
+           (SELECT count(*) AS n, string_agg(substr(event_id, 1, 4), '' ORDER BY event_id) AS words,
+                   substr(string_agg(event_id, '' ORDER BY event_id), CAST(16 * count(*) - 15 AS int)) AS last
+              FROM (SELECT event_id FROM {failure} WHERE one.there AND handler = h.handler AND event_id > h.page
+                     ORDER BY handler, event_id LIMIT CAST(:most AS int)) those) f
+"""
+
+# Stands behind `SELECT` and what else is asked for; `first` is what has to happen before. Rows that carry higher
+# numbers than the server has given out came from a dump: the pages had them.
 READ: Final[LiteralString] = """
-           h.handler, f.n, f.words, f.last, late.words, pg_postmaster_start_time(), CAST(s.next AS bigint), s.open
+           h.handler, f.n, f.words, f.last, late.n, late.words,
+           pg_postmaster_start_time(), CAST(s.next AS bigint), s.open
       FROM first
      CROSS JOIN (SELECT CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS next,
                         ARRAY(SELECT CAST(CAST(pg_snapshot_xip(pg_current_snapshot()) AS text) AS bigint)
@@ -242,15 +317,21 @@ READ: Final[LiteralString] = """
                 h (handler, xid, row) ON true
       LEFT JOIN LATERAL
            (SELECT true AS there FROM {failure} WHERE handler = h.handler AND (put_xid, id) > (h.xid, h.row)
+                                                  AND put_xid < CAST(s.next AS bigint)
              ORDER BY handler, put_xid, id LIMIT 1) new ON true
       LEFT JOIN LATERAL
-           (SELECT count(*) AS n, string_agg(substr(event_id, 1, 8), '') AS words, max(ARRAY[put_xid, id]) AS last
+           (SELECT count(*) AS n, string_agg(substr(event_id, 1, 4), '') AS words, max(ARRAY[put_xid, id]) AS last
               FROM (SELECT event_id, put_xid, id FROM {failure}
                      WHERE new.there AND handler = h.handler AND (put_xid, id) > (h.xid, h.row)
+                       AND put_xid < CAST(s.next AS bigint)
                      ORDER BY handler, put_xid, id LIMIT CAST(:most AS int)) those) f ON true
       LEFT JOIN LATERAL
-           (SELECT string_agg(substr(event_id, 1, 8), '') AS words
+           (SELECT count(*) AS n, string_agg(substr(those.event_id, 1, 4), '') AS words
               FROM unnest(CAST(:open AS bigint[])) o (xid)
-             CROSS JOIN LATERAL (SELECT event_id FROM {failure} WHERE handler = h.handler AND put_xid = o.xid OFFSET 0)
-                   those) late ON true
+             CROSS JOIN LATERAL
+                   (SELECT true AS there FROM {failure} WHERE handler = h.handler AND put_xid = o.xid
+                     ORDER BY handler, put_xid, id LIMIT 1) one
+             CROSS JOIN LATERAL
+                   (SELECT event_id FROM {failure} WHERE one.there AND handler = h.handler AND put_xid = o.xid
+                     ORDER BY handler, put_xid, id LIMIT CAST(:most AS int)) those) late ON true
 """

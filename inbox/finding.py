@@ -86,7 +86,9 @@ def _of_handlers(t: Tables, filters: Filters) -> list[sa.ColumnElement[bool]]:
     h = t.handler.c
     names = [(h.consumer, filters.consumer), (h.name, filters.handler)]
     conditions = [column == value for column, value in names if value is not None]
-    return [t.failure.c.handler.in_(sa.select(h.id).where(*conditions))] if conditions else []
+    if not conditions and filters.event_id is None:
+        return []
+    return [t.failure.c.handler.in_(sa.select(h.id).where(*conditions))]  # by event ids rows are found for each handler
 
 
 def _cut(text: str | None, chars_max: int) -> str | None:

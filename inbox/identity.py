@@ -70,7 +70,16 @@ def payload_hash8(value: bytes | None) -> int:
 
 def key_hash16(key: bytes) -> bytes:
     """The fixed-size stand-in for a record key in an index."""
-    return digest16(b"key", key)
+    return key_hashes16((key,))[0]
+
+
+def key_hashes16(keys: Iterable[bytes]) -> list[bytes]:
+    """`key_hash16` of many keys."""
+    blake2b, kind = hashlib.blake2b, _KEY
+    return [blake2b(kind + len(key).to_bytes(4, "big") + key, digest_size=ID_BYTES).digest() for key in keys]
+
+
+_KEY: Final = length_prefixed((b"key",))
 
 
 def outbox_id16(handler: str, operation: str, topic: str, key: bytes | None, name: str, ordinal: int) -> bytes:

@@ -325,7 +325,7 @@ def _failure_indexes() -> list[sa.Index]:
     return [
         index("failure_position_key", *position, where="origin = 'event'", unique=True),
         index("failure_letter_key", "handler", "version", "event_id", where="origin = 'letter'", unique=True),
-        index("failure_event_id", "event_id"),
+        index("failure_event_id", "handler", "event_id"),
         index("failure_handler", "handler", "id", where="state = 'dead'"),
         index("failure_put", "handler", "put_xid", "id"),
         index("failure_pick_up", "handler", "home_topic", "home_partition", "due", where="state = 'queued' AND alone"),

@@ -43,11 +43,16 @@ TOPICS_S: Final = 15.0
 
 
 async def learn_failing(store: Store, handler_ids: Collection[int]) -> None:
-    """What stands in the failure table is read beside the first batches, which look each id up until that is done."""
-    try:
-        await store.failing.catch_up(store.look, store.tables, handler_ids)
-    except STORE_ERRORS as error:
-        log.debug("look_left_out", error=type(error).__name__)
+    """What stands in the failure table is read beside the first batches, which look each id up until that is done.
+
+    And again whenever so much was put that a filter begins anew. Until cancelled.
+    """
+    while True:
+        try:
+            await store.failing.catch_up(store.look, store.tables, handler_ids)
+        except STORE_ERRORS as error:
+            log.debug("look_left_out", error=type(error).__name__)
+        await asyncio.sleep(FIGURES_S)
 
 
 @final

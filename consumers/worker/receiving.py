@@ -30,7 +30,7 @@ from ...inbox.event import Event, Partition
 from ...inbox.faults import Fault, classify
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
-from ...inbox.identity import key_hash16
+from ...inbox.identity import key_hashes16
 from ...inbox.meter import Meter
 from ...inbox.outcome import Reason
 from ...inbox.points import Point, Writes, reach
@@ -231,14 +231,14 @@ class Receiver:
         if not blocking or not (handlers := await lanes.with_parked(conn, self._store.tables, blocking)):
             return
         asked: dict[lanes.LaneKey, Lane] = {}
+        events, topic = part.taken.events, part.partition.topic
         for handler_id in handlers:
-            for index in part.taken.lanes[blocking[handler_id]]:
-                record = part.taken.events[index].record
-                if record.key is not None:
-                    lane = Lane(handler_id, record.topic, record.key)
-                    asked[(handler_id, record.topic, key_hash16(record.key))] = lane
-        for key in await lanes.parked(conn, self._store.tables, asked.keys()):
-            self._parked.found(asked[key], part.partition, part.next_offset)
+            met = {events[index].record.key for index in part.taken.lanes[blocking[handler_id]]}
+            keys = [key for key in met if key is not None]
+            for key, hashed in zip(keys, key_hashes16(keys), strict=True):
+                asked[(handler_id, topic, hashed)] = Lane(handler_id, topic, key)
+        for lane in await lanes.parked(conn, self._store.tables, asked.keys()):
+            self._parked.found(asked[lane], part.partition, part.next_offset)
 
     def _left(
         self, name: str, indexes: tuple[int, ...], events: Sequence[Event[Any]], known: claim.Probe

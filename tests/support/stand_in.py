@@ -110,6 +110,10 @@ class StandIn:
     def seek(self, place: TopicPartition) -> None:
         self.calls.append(("seek", (Partition(place.topic, place.partition), place.offset)))
 
+    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        self._note("offsets_for_times", places)
+        return places
+
     def unsubscribe(self) -> None:
         self.calls.append(("unsubscribe", None))
 

@@ -174,6 +174,18 @@ async def test_a_partition_waits_for_its_seek_under_a_plain_offset() -> None:
         assert [name for name, _ in stand_in.calls][1:3] == ["incremental_assign", "pause"]
 
 
+async def test_whoever_resumes_partitions_wakes_their_brokers_threads() -> None:
+    """A resume alone leaves them asleep for up to a second; a request wakes them."""
+    stand_in = StandIn()
+    stand_in.play(stand_in.gives(P0, P1))
+    async with running(stand_in) as (port, _):
+        await played(stand_in, port)
+        assert {partition for woken in stand_in.named("offsets_for_times") for partition in woken} == {P0, P1}
+        names = [name for name, _ in stand_in.calls]
+        assert names[-1] == "offsets_for_times"
+        assert "resume" in names
+
+
 async def test_a_drain_that_outlasts_its_budget_is_cut_off() -> None:
     stand_in = StandIn()
     stand_in.play(stand_in.gives(P0))

@@ -1,10 +1,14 @@
-"""The filter of failing ids: it grows in time, starts anew when it is too full, and never says no to what is in it."""
+"""The filter of failing ids: it never says no to what is in it, nearly always to what is not, and wears out in time."""
 
 from __future__ import annotations
 
 import random
 
-from tidegate.inbox.failing import FULL, SIZES, IdFilter
+import pytest
+
+from tidegate.inbox.failing import MARK_BITS, NEWER_MAX, NEWER_MIN, IdFilter
+
+MANY = 2**MARK_BITS + 1
 
 
 def ids(n: int, seed: int = 0) -> list[bytes]:
@@ -13,51 +17,57 @@ def ids(n: int, seed: int = 0) -> list[bytes]:
 
 
 def words(of: list[bytes]) -> bytes:
-    return b"".join(event_id[:8] for event_id in of)
+    return b"".join(event_id[:4] for event_id in of)
+
+
+def filtered(known: list[bytes], page: int = 1_000) -> IdFilter:
+    """A filter that was told the ids page by page, in their order."""
+    made, last = IdFilter(), 0
+    ordered = sorted(known)
+    for first in range(0, len(ordered), page):
+        last = min(first + page, len(ordered))
+        made.add_page(words(ordered[first:last]), ordered[last - 1])
+    made.add_page(b"", None)
+    return made
 
 
 def test_an_empty_filter_suspects_nobody() -> None:
-    assert IdFilter(SIZES[0]).suspects(ids(100)) == []
+    assert filtered([]).suspects(ids(100)) == []
 
 
-def test_what_was_added_is_always_suspected_and_little_else_is() -> None:
-    known, strangers = ids(1_000), ids(10_000, seed=1)
-    filtered = IdFilter(SIZES[0])
-    filtered.add(words(known))
-    assert filtered.suspects([*strangers[:5], *known, *strangers[5:9]]) == known
-    assert len(filtered.suspects(strangers)) < 10_000 / 64 * 1.5
+@pytest.mark.parametrize("n", [1, 2, 999, 2**MARK_BITS, MANY, 3 * MANY])
+def test_what_was_read_is_always_suspected_and_little_else_is(n: int) -> None:
+    known, strangers = ids(n), ids(10_000, seed=1)
+    made = filtered(known)
+    assert made.suspects([*strangers[:5], *known, *strangers[5:9]]) == known
+    assert len(made.suspects(strangers)) < 5
+
+
+@pytest.mark.parametrize("n", [4, MANY])
+def test_the_first_and_the_last_of_all_ids_are_found(n: int) -> None:
+    edges = [bytes(16), b"\xff" * 16, b"\x80" + bytes(15), b"\x7f" + b"\xff" * 15]
+    assert filtered([*edges, *ids(n - 4)]).suspects(edges) == edges
+    assert filtered(ids(n)).suspects(edges) == []
+
+
+@pytest.mark.parametrize("n", [0, 10, MANY])
+def test_what_was_put_since_is_suspected_too(n: int) -> None:
+    made, newer = filtered(ids(n)), ids(50, seed=2)
+    made.add(words(newer))
+    assert made.suspects([*ids(n), *newer]) == [*ids(n), *newer]
 
 
 def test_the_order_of_what_is_asked_stays() -> None:
     known = ids(50)
-    filtered = IdFilter(SIZES[0])
-    filtered.add(words(known))
-    assert filtered.suspects(known[::-1]) == known[::-1]
-    assert filtered.suspects([]) == []
+    made = filtered(known)
+    assert made.suspects(known[::-1]) == known[::-1]
+    assert made.suspects([]) == []
 
 
-def test_a_full_filter_has_a_larger_successor_that_has_room() -> None:
-    filtered = IdFilter(SIZES[0])
-    room = SIZES[0] // (2 * FULL)
-    assert filtered.successor(room, there_is_more=False) is None
-    successor = filtered.successor(room + 1, there_is_more=False)
-    assert successor is not None
-    assert successor.successor(room + 1, there_is_more=False) is None
-    assert successor.successor(SIZES[1] // (2 * FULL) + 1, there_is_more=False) is not None
-
-
-def test_where_nobody_knows_how_many_there_are_the_successor_is_the_largest() -> None:
-    successor = IdFilter(SIZES[0]).successor(10_000, there_is_more=True)
-    assert successor is not None
-    assert successor.successor(SIZES[-1] // (2 * FULL), there_is_more=False) is None
-
-
-def test_the_largest_starts_anew_once_it_has_doubled_since_it_caught_up() -> None:
-    filtered = IdFilter(SIZES[-1])
-    filtered.taken = SIZES[-1] // 4
-    assert filtered.successor(1, there_is_more=True) is None, "it has not caught up: starting anew would never end"
-    filtered.taken_when_caught_up = filtered.taken
-    assert filtered.successor(filtered.taken // 2, there_is_more=False) is None
-    successor = filtered.successor(filtered.taken // 2 + 1, there_is_more=False)
-    assert successor is not None
-    assert successor.taken == 0
+def test_it_is_worn_once_much_was_put_since_it_was_read() -> None:
+    made = filtered(ids(8 * NEWER_MIN), page=NEWER_MIN)
+    made.add(words(ids(2 * NEWER_MIN - 100, seed=3)))
+    assert not made.is_worn
+    made.add(words(ids(200, seed=4)))
+    assert made.is_worn
+    assert NEWER_MIN < NEWER_MAX
