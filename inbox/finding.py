@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -108,5 +108,9 @@ def failures_of(rows: sa.CursorResult[Any]) -> list[Failure]:
 
 def _failure(columns: dict[str, Any]) -> Failure:
     del columns["put_xid"]
-    columns["state"] = FailureState(columns["state"])
+    columns["state"] = _STATES[columns["state"]]
     return Failure(**columns)
+
+
+_STATES: Final = {state.value: state for state in FailureState}
+"""The enum's own look-up takes three times as long, for each of many rows."""

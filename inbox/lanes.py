@@ -97,6 +97,8 @@ def needs_place(row: NewFailure) -> bool:
 
 async def lock_lanes(conn: AsyncConnection, t: Tables, rows: Collection[Seen]) -> Locked:
     """Lock order 2: lock the lanes of the stored `rows`, before anything is claimed. Again costs a look only."""
+    if not rows:
+        return frozenset()
     locked = await conn.execute(
         t.sql("""
             SELECT p.handler, p.topic, p.key_hash FROM {parked_key} p

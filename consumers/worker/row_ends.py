@@ -47,7 +47,7 @@ class ConflictMet(Exception):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """A row that was taken up, with its event and the (handler id, version) that claims it."""
+    """A row that was taken up, with its home's holding, its event and the (handler id, version) that claims it."""
 
     row: Failure
     holding: Holding
@@ -105,9 +105,10 @@ class RowEnds:
 
     async def open(self, conn: AsyncConnection, taken: Sequence[Taken]) -> Opened:
         """Steps 1 to 3: those of the rows that are ours. Raises OwnershipLost where none is."""
-        held = await self._held(conn, {one.row.home: one.holding.fence_epoch for one in taken})
-        ours = [one for one in taken if one.row.home in held]
-        locked = await failure.lock_lanes(conn, self._tables, [(one.row.id, one.row.row_version) for one in ours])
+        held = await self._held(conn, {one.holding.partition: one.holding.fence_epoch for one in taken})
+        ours = [one for one in taken if one.holding.partition in held]
+        in_lanes = [(one.row.id, one.row.row_version) for one in ours if not one.row.alone]
+        locked = await failure.lock_lanes(conn, self._tables, in_lanes)
         await claim.lock_generations(conn, self._tables)
         return Opened(ours, locked)
 

@@ -192,7 +192,7 @@ class SlowWay:
 
     def _is_suspect(self, row: Failure) -> bool:
         """Its record has killed a process, or was in the hands of two that died."""
-        return row.reason == Reason.KILLED_PROCESS or any(row.id in holding.suspect_rows for holding in self._holdings)
+        return _kills(row) or any(row.id in holding.suspect_rows for holding in self._holdings)
 
     async def _look(self) -> list[list[Failure]]:
         """What to take up now: rows that are worked together, and rows by themselves."""
@@ -230,24 +230,28 @@ class SlowWay:
             handler_id for handler_id in free if handler_id in self._projections.keys() - self._batched.keys()
         ]
         some = ROWS_MAX if any(holding.unclean_ends for holding in self._holdings) else BATCH_ROWS_MAX
-        there = await failure.pick(conn, tables, projections, homes, {}, now, 1, busy=busy) if projections else []
-        for handler_id in projections if there else ():
+        if len(projections) > 1 and not await failure.pick(conn, tables, projections, homes, {}, now, 1, busy=busy):
+            return found  # most looks end here, or with the one look at the only projection
+        for handler_id in projections:
+            most = min(some, self._projections[handler_id].projection.batch_max)
             rows = await failure.pick(
-                conn, tables, [handler_id], homes, {}, now, some, busy=busy, bytes_max=BATCH_BYTES_MAX
+                conn, tables, [handler_id], homes, {}, now, most, busy=busy, bytes_max=BATCH_BYTES_MAX
             )
             found += self._together(rows)
         return found
 
     def _doubt(self, rows: Sequence[Failure]) -> None:
         """After an unclean end the first rows that come are handled alone: the dead owner may have had them in hand."""
-        for row in rows:
+        unseen = any(holding.rows_unseen for holding in self._holdings)
+        for row in rows if unseen else ():
             if not self._is_suspect(row) and (holding := self._holdings.current(row.home)) is not None:
                 holding.doubt(row.id)
 
     def _together(self, rows: list[Failure]) -> list[list[Failure]]:
         """One projection's rows: those that may end in one transaction, and the others."""
         self._doubt(rows)
-        alike = [row for row in rows if not (self._is_suspect(row) or is_run(row.version))]
+        suspects = frozenset[int]().union(*[holding.suspect_rows for holding in self._holdings])
+        alike = [row for row in rows if not (_kills(row) or row.id in suspects or is_run(row.version))]
         together = {row.id for row in alike}
         return [*([alike] if alike else []), *([row] for row in rows if row.id not in together)]
 
@@ -424,6 +428,10 @@ class SlowWay:
     def _version(self, name: str) -> int:
         bound = self._projections.get(self._handler_ids[name])
         return COMMAND_VERSION if bound is None else bound.projection.version
+
+
+def _kills(row: Failure) -> bool:
+    return row.reason == Reason.KILLED_PROCESS
 
 
 def _claimed_by(row: Failure, bound: BoundProjection) -> tuple[int, int]:
