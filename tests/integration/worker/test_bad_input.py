@@ -243,9 +243,18 @@ async def test_a_service_that_answers_200_with_an_error_inside_is_heard(
 async def test_a_call_that_is_left_running_is_never_taken_for_done(
     stage: Stage, topic: Topic, service: Provider
 ) -> None:
-    """A handler that starts its call in a task and returns has not waited for it."""
+    """A handler that starts its call in a task and returns has not waited for it: its event is dead, and says why.
+
+    Nothing is claimed. What was answered is evidence all the same, so the repaired handler makes no second call.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL, a provider)
+    Red when: consumers/worker/effects.py `_misused` does not look at `self._open`
+    """
     gate = service.gates["a"] = asyncio.Event()
     left: list[asyncio.Task[None]] = []
+    results: list[Any] = []
+    repaired = False
     name = topic(partitions=1)
 
     async def charge(command: Do, ctx: Context) -> None:
@@ -254,7 +263,11 @@ async def test_a_call_that_is_left_running_is_never_taken_for_done(
                 if not effect.is_done:
                     answer = await call(service.port, command.id, key=effect.key)
                     effect.complete(answer, answer["id"])
+            results.append(effect.result)
 
+        if repaired:
+            await beside()
+            return
         left.append(asyncio.ensure_future(beside()))
         await service.seen.wait()
 
@@ -262,14 +275,23 @@ async def test_a_call_that_is_left_running_is_never_taken_for_done(
     letters(app, topic)
     await stage.send(name, Sent("a"))
     worker = await stage.start(app)
-    await service.seen.wait()
+    await worker.until_counted("dead", "do", "rejected", n=1)
+    row = "SELECT state, reason, message FROM tidegate.failure"
+    why = "effect 'charge' of operation 'a' is still open at the end of its handling: await it inside the handler"
+    assert await stage.rows(row) == [("dead", "rejected", why)]
+    assert service.done == {}, "the provider is at work on it"
     gate.set()
-    await asyncio.gather(*left, return_exceptions=True)
-
-    async def ended() -> bool:
-        return bool(await stage.value("SELECT count(*) FROM tidegate.failure")) or worker.events("do", "completed") == 1
-
-    await worker.until(ended)
-    states = await stage.rows("SELECT state FROM tidegate.effect")
-    assert service.done == {"a": 1}
-    assert states == [("completed",)], "what was answered is evidence, whoever left it"
+    await asyncio.gather(*left)
+    effect = "SELECT state, attempts, external_id FROM tidegate.effect"
+    assert await stage.rows(effect) == [("completed", 1, service.external_id("a"))], "whoever left it"
+    claims = "SELECT count(*) FROM tidegate.claim_1 c JOIN tidegate.handler h ON h.id = c.handler WHERE h.name = 'do'"
+    assert await stage.value(claims) == 0
+    repaired = True
+    await stage.replay()
+    await worker.until_counted("events", "do", "completed", n=1)
+    assert await stage.failures() == []
+    assert await stage.value(claims) == 1
+    assert results == [results[0]] * 2
+    assert results[0]["id"] == service.external_id("a")
+    assert (service.requests, service.done) == ({"a": 1}, {"a": 1})
+    assert len(service.keys["a"]) == 1
