@@ -5,8 +5,9 @@ sides of a commit. A writing transaction is opened with its `Writes`, so a new o
 (`tests/tidy/test_points.py`), and the crash matrix walks through the enum, so a new point cannot be without its crash.
 
 Nothing is armed but by a variable that is read at import: `TIDEGATE_TEST_CRASH_AT=after_handler@charge:2` ends the
-process, as kill -9 does, the second time that the handler `charge` came back. `TIDEGATE_TEST_CRASH_WHEN` may name a
-file: passes before it exists do not count.
+process, as kill -9 does, the second time that the handler `charge` came back. `TIDEGATE_TEST_STOP_AT` freezes it there,
+until somebody sends SIGCONT: so a zombie is made at a point. `TIDEGATE_TEST_CRASH_WHEN` may name a file: passes before
+it exists do not count.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Final, TypeVar, final
 T = TypeVar("T")
 
 AT: Final = "TIDEGATE_TEST_CRASH_AT"
+STOP_AT: Final = "TIDEGATE_TEST_STOP_AT"
 WHEN: Final = "TIDEGATE_TEST_CRASH_WHEN"
 
 
@@ -164,10 +166,11 @@ class Writes(enum.Enum):
 
 @final
 class Fuse:
-    """Ends the process at one pass of one point; exists in tests only."""
+    """Ends the process, or freezes it, at one pass of one point; exists in tests only."""
 
-    def __init__(self, at: str, when: str | None = None) -> None:
+    def __init__(self, at: str, when: str | None = None, sends: signal.Signals = signal.SIGKILL) -> None:
         """`at`: `point`, `point@of`, each with `:n` for the n-th pass."""
+        self._sends = sends
         place, _, nth = at.partition(":")
         point, _, self._of = place.partition("@")
         self._point = Point(point)
@@ -175,10 +178,10 @@ class Fuse:
         self._when = None if when is None else Path(when)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Fuse | None:
-        """What the variables ask for; None where they ask for nothing."""
-        at = environment.get(AT)
-        return None if not at else cls(at, environment.get(WHEN))
+    def from_environment(cls, environment: Mapping[str, str]) -> tuple[Fuse, ...]:
+        """What the variables ask for."""
+        asked = ((environment.get(AT), signal.SIGKILL), (environment.get(STOP_AT), signal.SIGSTOP))
+        return tuple(cls(at, environment.get(WHEN), sends) for at, sends in asked if at)
 
     def is_due(self, point: Point, of: str) -> bool:
         """Whether this pass is the one; counts it."""
@@ -190,25 +193,26 @@ class Fuse:
         return self._left == 0
 
     def pass_by(self, point: Point, of: str) -> None:
-        """Die if this pass is the one."""
+        """Die, or stand still, if this pass is the one."""
         if self.is_due(point, of):
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._sends)
 
 
-_FUSE: Final = Fuse.from_environment(os.environ)
+_FUSES: Final = Fuse.from_environment(os.environ)
 
 
 def reach(point: Point, of: str = "") -> None:
     """The code is here, on behalf of the handler, effect or topic `of`. Costs nothing unless a test armed it."""
-    if _FUSE is not None:
-        _FUSE.pass_by(point, of)
+    if _FUSES:
+        for fuse in _FUSES:
+            fuse.pass_by(point, of)
 
 
 def between(
     writes: Writes | None, transaction: AbstractAsyncContextManager[T], of: str = ""
 ) -> AbstractAsyncContextManager[T]:
     """The transaction, with the points on both sides of its commit."""
-    return transaction if _FUSE is None or writes is None else _between(writes, transaction, of)
+    return transaction if not _FUSES or writes is None else _between(writes, transaction, of)
 
 
 @asynccontextmanager

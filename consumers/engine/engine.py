@@ -146,6 +146,10 @@ class Engine:
         """Nothing is in memory, and nothing in flight."""
         return not (self._window.records or self._in_flight())
 
+    def is_given(self, partition: Partition, epoch: int) -> bool:
+        """Whether the partition was not taken away (yet) since this assignment."""
+        return self._current(partition, epoch).phase is not Phase.GONE
+
     def is_done(self, partition: Partition, epoch: int, next_offset: int) -> bool | None:
         """Whether everything below `next_offset` is durable for every track; None where it is not ours to work on."""
         life = self._current(partition, epoch)

@@ -4,7 +4,9 @@
    database means that the database went back in time.
 2. Kafka is asked by a commit of the offset that it holds already. A zombie is refused and bumps nothing.
 3. The fence is taken (two steps, see `inbox.fence`). From here on the former owner writes nothing more.
-4. Kafka is asked again. Who froze between 2 and 3, and was replaced meanwhile, gives the fence back.
+4. Kafka is asked again. Who froze between 2 and 3, and was replaced meanwhile, gives the fence back. So does, at the
+   end, whoever has heard of its loss by then: a member that froze may be back in the group before it asks, and Kafka
+   takes a commit of any partition from any member.
 5. What a dead owner had alone in its hands is judged (`killed`).
 6. Checkpoints are read (nobody else moves them now), missing ones are made, with their births (`inbox.births`), and
    reading starts at the lowest; after an unclean end it starts with the suspects, one by one (`suspects`).
@@ -106,6 +108,7 @@ class Ownership:
         wait_for: Callable[[str], Awaitable[None]],
         gap: Callable[[Partition, int], None],
         judge: Judge,
+        is_given: Callable[[Partition, int], bool],
         *,
         known: bool,
     ) -> None:
@@ -119,6 +122,7 @@ class Ownership:
         self._wait_for = wait_for
         self._gap = gap
         self._judge = judge
+        self._is_given = is_given
         self._unfinished: dict[Partition, _Taken] = {}
         self._known = known
         self._policy = StartPolicy(StartFrom(consumer.start), OnGap(consumer.on_gap))
@@ -149,7 +153,6 @@ class Ownership:
     async def _take(self, partition: Partition, epoch: int) -> Ready:
         identity = await self._topics.identity(partition.topic)
         committed = (await self._kafka.committed([partition]))[partition]
-        low, high = (await self._kafka.watermarks([partition]))[partition]
         before = await self._offset_of(partition)
         if committed is not None and (before is None or committed > before):
             raise _refusal(partition, self._consumer.name, WentBackInTime(committed, before))
@@ -165,6 +168,8 @@ class Ownership:
         taken = self._unfinished[partition] = _Taken(partition, token, fence_epoch)
         if committed is not None:
             await self._ask_or_give_back(taken, committed)
+        # not before the fence: until then the former owner goes on, and passes whatever end was read before
+        low, high = (await self._kafka.watermarks([partition]))[partition]
         holding = Holding(partition, epoch, fence_epoch, identity.incarnation)
         crashes = await self._count_of(holding)
         judgement = await self._judge.judge(holding, low, high, unclean=crashes > 0)
@@ -172,6 +177,9 @@ class Ownership:
             crashes = 0
         start = await self._decide(holding, Findings(committed, before, low, high, {}, self._known))
         await self._agree(taken, start, committed, before)
+        if not self._is_given(partition, epoch):  # the ask came from a member that is back, and has it no more
+            await self._give_unfinished_back(partition)
+            raise OwnershipLost(f"{partition} was taken away meanwhile")
         self._holdings.put(holding)
         del self._unfinished[partition]
         log.info("partition_taken", partition=str(partition), fence_epoch=fence_epoch, start=start, crashes=crashes)

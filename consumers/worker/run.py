@@ -237,7 +237,7 @@ class Assembly:
         ownership = Ownership(
             store, consumer, self._bindings(), self._kafka, self._holdings, self._topics, self._clock, wait,
             lambda p, lost: self._metrics.count("gap_records", p.topic, str(p.number), by=lost), judge,
-            known=self._registered.known,
+            self.worker.engine.is_given, known=self._registered.known,
         )  # fmt: skip
         suspects = Suspects(
             store, name, self._holdings, self.worker, intake, self._reader, self._receiver, raisers,

@@ -2,7 +2,8 @@
 
 `KILLS` says what kills: `command` and `projection` send the signal themselves, `memory` takes memory until a stand-in
 for the kernel's killer ends the process, `codec` leaves in the middle of decoding, `row` fails first and kills when it
-is tried again. Nothing in its table refuses a second effect.
+is tried again. With `FAILS` the command refuses what says so, until its breaker opens. Nothing in its table
+refuses a second effect.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tidegate.consumers import App, Context, Event, Json, RetryLater, RetryPolicy, header
+from tidegate.consumers import App, BreakerPolicy, Context, Event, Json, RetryLater, RetryPolicy, header
 from tidegate.consumers.codecs.codec import Codec, CodecSettings, Decoded
 from tidegate.inbox.errors import RecordError
 from tidegate.inbox.event import Record
@@ -27,6 +28,10 @@ from tidegate.inbox.event import Record
 TABLES: Final = ("CREATE TABLE public.done (place bigint GENERATED ALWAYS AS IDENTITY, handler text, id text)",)
 
 KILLS: Final = os.environ.get("KILLS", "")
+FAILS: Final = bool(os.environ.get("FAILS"))
+LETTERS_MAX: Final = 5
+"""So many dead in a row."""
+
 MEMORY_MAX: Final = 64 << 20
 """Beyond what the process has when the handler begins."""
 
@@ -115,7 +120,9 @@ async def project(events: Sequence[Event[dict[str, Any]]], tx: AsyncConnection) 
         kill(event.value, "projection")
 
 
-@consumer.command("command", on="Thing", retry=RetryPolicy(in_place_max_s=0.0))
+@consumer.command(
+    "command", on="Thing", retry=RetryPolicy(in_place_max_s=0.0), breaker=BreakerPolicy(row_max=LETTERS_MAX)
+)
 def to_note(event: Event[dict[str, Any]]) -> Note:
     """Every event."""
     return Note(event.id_text, event.value)
@@ -124,6 +131,8 @@ def to_note(event: Event[dict[str, Any]]) -> Note:
 @app.handler(Note)
 async def note(command: Note, ctx: Context) -> None:
     """Through the handler's own transaction."""
+    if FAILS and command.says.get("fails"):
+        raise ValueError("refused")
     await ctx.tx.execute(text("INSERT INTO public.done (handler, id) VALUES ('command', :id)"), {"id": command.id})
     if KILLS == "row" and command.says.get("kills"):
         if ctx.attempt == 1:
