@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.leaving import left_by, open_effects
-from ...inbox import versions
+from ...inbox import standbys, versions
 from ...inbox.errors import ConfigurationError, FatalError, Problem, RecordError, TidegateError
 from ...inbox.event import Record
 from ...inbox.handlers import gone_handlers, known_handlers, two_problem
@@ -43,7 +43,7 @@ def check(settings: Settings, consumers: Sequence[Consumer], effects: Collection
     warnings = dict.fromkeys(warning for consumer in consumers for warning in consumer.warnings())
     found = Findings(warnings=list(warnings))
     _permission(settings, found)
-    found.problems += asyncio.run(_database(settings, consumers, effects))
+    found.problems += asyncio.run(_database(settings, consumers, effects, found.warnings))
     found.problems += _cluster(settings, consumers, found.warnings)
     for consumer in consumers:
         found.problems += _codec(settings, consumer)
@@ -66,10 +66,13 @@ def _permission(settings: Settings, found: Findings) -> None:
 # ---------------------------------------------------------------------------------------------------------- database
 
 
-async def _database(settings: Settings, consumers: Sequence[Consumer], effects: Collection[str]) -> list[Problem]:
+async def _database(
+    settings: Settings, consumers: Sequence[Consumer], effects: Collection[str], warnings: list[str]
+) -> list[Problem]:
     store = open_store(settings, "check")
     try:
         async with store.transaction() as conn:
+            warnings += standbys.dangers_of(await standbys.look(conn)) if effects else []
             return await _looked_at(conn, store, consumers, effects)
     except ConfigurationError as error:
         return list(error.problems)

@@ -97,7 +97,8 @@ async def test_a_kill_around_the_giving_back_of_a_fence(
 ) -> None:
     """1. A member is given the only partition, and freezes before it takes the fence. 2. Kafka gives it to another one,
     who takes the fence and works. 3. The first goes on: it takes the fence from the true owner, hears that it lost the
-    partition, and dies while it gives the fence back. 4. The true owner's fence row does not come back; it asks, and takes over again.
+    partition, and dies while it gives the fence back. 4. The true owner's fence row does not come back; it asks, and
+    takes over again.
 
     Case: B34
     Parts: real (Kafka, PostgreSQL, processes)

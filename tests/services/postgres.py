@@ -88,14 +88,20 @@ def _local(settings: dict[str, str]) -> Generator[str]:
 
 @final
 class OwnServer:
-    """A server of a test's own, which can be stopped and started again with its data and on its port."""
+    """A server of a test's own, which can be stopped and started again with its data and on its port.
 
-    def __init__(self) -> None:
+    `of` another one that runs: its standby.
+    """
+
+    def __init__(self, of: OwnServer | None = None) -> None:
         self._folder, self._port = fresh_folder("postgres-data"), free_port()
         self._user = PLAIN_USER if os.geteuid() == 0 else None
         self._own(self._folder)
         self._binaries = _binaries(self._folder, self._user)
-        _init(self._binaries, self._folder / "data", self._user)
+        if of is None:
+            _init(self._binaries, self._folder / "data", self._user)
+        else:
+            self._copy(of)
         self._server: Server | None = None
         self.url = f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
 
@@ -118,6 +124,13 @@ class OwnServer:
         """End it and throw its data away."""
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _copy(self, of: OwnServer) -> None:
+        """A base backup, which follows its server once it is started."""
+        backup = [self._binaries / "pg_basebackup", "-D", self._folder / "data", "--write-recovery-conf", "--no-sync"]
+        source = ["--checkpoint=fast", "--dbname", of.url]
+        groups: list[str] | None = [] if self._user else None
+        subprocess.run([*backup, *source], check=True, cwd=self._folder, user=self._user, extra_groups=groups)
 
     def _own(self, folder: Path) -> None:
         if self._user is not None:
