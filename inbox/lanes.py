@@ -11,6 +11,10 @@ change; were the lock part of the third, a row that was parked between them woul
 head. Two that do something to one lane at once come one after the other, so "the last one leaves, the lane is free"
 and "one more comes, it is not" are never decided from the same count. What stops between the statements is rolled back
 whole.
+
+A lane has no version: one version of a projection is live at a time (`versions.declare_live` refuses another), and rows
+that a backfill's run left hold no lane. Before a second version is built beside the live one, the version belongs into
+the key: rows of the first would hold back keys of the second.
 """
 
 from __future__ import annotations
