@@ -156,6 +156,19 @@ def test_what_the_worker_does_to_a_row_can_be_found_by_event_and_correlation() -
     assert (line.failure_id, line.event_id, line.correlation_id, line.tenant) == (11, b"e" * 16, "o-17", "acme")
 
 
+def test_rows_with_all_in_common_share_a_line_that_names_each_of_them() -> None:
+    row, _ = burial().bury(PLACE, "revenue", event(), DEAD)
+    one, other = stored(row), replace(stored(row), id=12, event_id=b"f" * 16, correlation_id="o-18")
+    elsewhere = replace(stored(row), id=13, tenant="zenith")
+    shared, own = burial().audit_lines([one, elsewhere, other], "revenue", "completed")
+    assert own == burial().audit_line(elsewhere, "revenue", "completed")
+    assert (shared.failure_id, shared.event_id, shared.correlation_id) == (None, None, "")
+    assert (shared.tenant, shared.handler, shared.details["attempts"]) == ("acme", "revenue", one.attempts)
+    assert shared.details["failure_ids"] == (11, 12)
+    assert shared.details["event_ids"] == ((b"e" * 16).hex(), (b"f" * 16).hex())
+    assert shared.details["correlation_ids"] == ("o-17", "o-18")
+
+
 def test_a_record_that_reached_no_handler_is_known_by_its_position() -> None:
     undertaker = burial()
     row, outgoing = undertaker.reject(PLACE._replace(version=0), RECORD, Dead(Reason.UNDECODABLE, "bad magic byte"))
