@@ -1,21 +1,30 @@
-"""The two statements by which a group of commands that all went well is written: lock order 1 and 3, then 4 and 8.
+"""One statement by which a group of commands that all went well is written: lock order 1, 3, 4 and 8 at once.
 
-Each does at once what `fence`, `claim` and `checkpoint` do one by one; the order in which it takes its locks is the
-same, because each part of it waits for the count of the one before. They are for the group that is as expected. Where
-`Opened` or `claim_and_move` says that it is not, the caller rolls back and goes the long way, which tells what is.
+It does what `fence`, `claim` and `checkpoint` do one by one, and takes its locks in the same order, because each part
+of it waits for the count of the part before. Being alone it is its own transaction: one way to the server and back
+where the long way has seven. It writes what is as expected, and nothing that would need a second look:
+
+* Not every partition is held, or one of the ids got a failure row since the filter was read: nothing at all.
+* Some ids were claimed before: the others, and no checkpoint. If the process stops there, the events are read again,
+  and their claims answer.
+
+What is left over goes the long way, which finds out what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, LiteralString, NamedTuple
 
 from .checkpoint import Move
-from .claim import ClaimKey, Generations
+from .claim import ClaimKey
 from .event import Partition
-from .failing import READ, FailingIds
+from .failing import ReadUpTo
 from .quick import Statements
 from .tables import Tables
+
+NEWS_MAX: Final = 100
+"""Failure rows that are looked through before the filter has to be read again: some microseconds each."""
 
 
 class NewClaim(NamedTuple):
@@ -25,56 +34,40 @@ class NewClaim(NamedTuple):
     payload_hash: int
 
 
-async def open_group(
+class Written(NamedTuple):
+    """What of a group was written. `new`: the claims that are ours, None meaning all; `moved`: the checkpoints too."""
+
+    new: frozenset[ClaimKey] | None
+    moved: bool
+
+
+async def complete(
     statements: Statements,
     t: Tables,
     consumer: str,
     epochs: Mapping[Partition, int],
-    handler_ids: Collection[int],
-    known: FailingIds,
-) -> Generations | None:
-    """Lock order 1 and 3. What of the handlers' events may have failure rows; None unless all partitions are held."""
-    question = known.question(handler_ids)
-    rows = await statements.fetch(
-        t.sql(_OPEN),
+    failing: Sequence[ReadUpTo],
+    claims: Sequence[NewClaim],
+    moves: Sequence[Move],
+) -> Written:
+    """Claim and move for the partitions of `epochs`. `failing` tells of each handler from where on rows are news."""
+    (row,) = await statements.fetch(
+        t.sql(_COMPLETE),
         {
             "consumer": consumer,
-            "topics": [partition.topic for partition in epochs],
-            "partitions": [partition.number for partition in epochs],
+            "fence_topics": [partition.topic for partition in epochs],
+            "fence_partitions": [partition.number for partition in epochs],
             "epochs": list(epochs.values()),
             "key": t.generation_lock,
-            **question.parameters(),
-        },
-    )
-    filters = known.take(question, [tuple(row)[1:] for row in rows])
-    return Generations(filters) if rows[0][0] == len(epochs) else None
-
-
-_HOLD: Final[LiteralString] = """
-    WITH held AS MATERIALIZED (
-      SELECT f.partition
-        FROM unnest(CAST(:topics AS text[]), CAST(:partitions AS int[]), CAST(:epochs AS bigint[]))
-             u (topic, partition, epoch)
-        JOIN {fence} f ON f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition
-                        AND f.epoch = u.epoch
-       WHERE f.wanted IS NULL ORDER BY f.topic, f.partition FOR KEY SHARE OF f),
-    counted AS MATERIALIZED (SELECT count(*) AS n FROM held),
-    first AS MATERIALIZED (SELECT n AS held, pg_advisory_xact_lock_shared(:key) FROM counted)
-    SELECT first.held,
-"""
-
-_OPEN: Final[LiteralString] = _HOLD + READ
-
-
-async def claim_and_move(statements: Statements, t: Tables, claims: Sequence[NewClaim], moves: Sequence[Move]) -> bool:
-    """Lock order 4 and 8. True: all of `claims`, in their order, are ours, and all of `moves`, in theirs, were made."""
-    keys = [claim.key for claim in claims]
-    rows = await statements.fetch(
-        t.sql(_CLAIM_AND_MOVE),
-        {
-            "handlers": [key.handler_id for key in keys],
-            "claim_versions": [key.version for key in keys],
-            "ids": [key.event_id for key in keys],
+            "news_of": [one.handler_id for one in failing],
+            "xids": [one.xid for one in failing],
+            "rows": [one.row for one in failing],
+            "servers": [one.server for one in failing],
+            "open": sorted(frozenset[int]().union(*[one.open for one in failing])),
+            "most": NEWS_MAX,
+            "handlers": [claim.key.handler_id for claim in claims],
+            "claim_versions": [claim.key.version for claim in claims],
+            "ids": [claim.key.event_id for claim in claims],
             "hashes": [claim.payload_hash for claim in claims],
             "movers": [move.handler_id for move in moves],
             "versions": [move.version for move in moves],
@@ -84,15 +77,55 @@ async def claim_and_move(statements: Statements, t: Tables, claims: Sequence[New
             "news": [move.new for move in moves],
         },
     )
-    return tuple(rows[0]) == (len(claims), len(moves))
+    claimed, moved, handlers, versions, ids = row
+    if claimed == len(claims):
+        return Written(None, moved == len(moves))
+    return Written(frozenset(map(ClaimKey, handlers or (), versions or (), ids or ())), moved=False)
 
 
-_CLAIM_AND_MOVE: Final[LiteralString] = """
-    WITH claimed AS (
+_COMPLETE: Final[LiteralString] = """
+    WITH held AS MATERIALIZED (
+      SELECT f.partition
+        FROM unnest(CAST(:fence_topics AS text[]), CAST(:fence_partitions AS int[]), CAST(:epochs AS bigint[]))
+             u (topic, partition, epoch)
+        JOIN {fence} f ON f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition
+                        AND f.epoch = u.epoch
+       WHERE f.wanted IS NULL ORDER BY f.topic, f.partition FOR KEY SHARE OF f),
+    ours AS MATERIALIZED (SELECT count(*) = cardinality(CAST(:epochs AS bigint[])) AS ours FROM held),
+    locked AS MATERIALIZED (SELECT ours, pg_advisory_xact_lock_shared(:key) FROM ours),
+    seen AS MATERIALIZED (
+      SELECT count(f.event_id) AS n, coalesce(bool_or(f.event_id = ANY (CAST(:ids AS bytea[]))), false) AS hit,
+             bool_and(h.server = pg_postmaster_start_time()) AS known
+        FROM locked
+       CROSS JOIN (SELECT CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint) AS next) s
+       CROSS JOIN unnest(CAST(:news_of AS bigint[]), CAST(:xids AS bigint[]), CAST(:rows AS bigint[]),
+                         CAST(:servers AS timestamptz[])) h (handler, xid, row, server)
+        LEFT JOIN LATERAL
+             (SELECT true AS there FROM {failure} WHERE handler = h.handler AND (put_xid, id) > (h.xid, h.row)
+                                                    AND put_xid < s.next
+               ORDER BY handler, put_xid, id LIMIT 1) new ON true
+        LEFT JOIN LATERAL
+             ((SELECT event_id FROM {failure}
+                WHERE new.there AND handler = h.handler AND (put_xid, id) > (h.xid, h.row) AND put_xid < s.next
+                ORDER BY handler, put_xid, id LIMIT CAST(:most AS int))
+               UNION ALL
+              (SELECT those.event_id FROM unnest(CAST(:open AS bigint[])) o (xid)
+                CROSS JOIN LATERAL
+                      (SELECT true AS there FROM {failure} WHERE handler = h.handler AND put_xid = o.xid
+                        ORDER BY handler, put_xid, id LIMIT 1) one
+                CROSS JOIN LATERAL
+                      (SELECT event_id FROM {failure} WHERE one.there AND handler = h.handler AND put_xid = o.xid
+                        ORDER BY handler, put_xid, id LIMIT CAST(:most AS int)) those)) f ON true),
+    free AS MATERIALIZED (
+      SELECT locked.ours AND seen.known AND NOT seen.hit AND seen.n < CAST(:most AS int) AS free FROM locked, seen),
+    claimed AS (
       INSERT INTO {claim_1} (handler, version, event_id, payload_hash8)
-      SELECT * FROM unnest(CAST(:handlers AS bigint[]), CAST(:claim_versions AS int[]), CAST(:ids AS bytea[]),
-                           CAST(:hashes AS bigint[]))
-      ON CONFLICT DO NOTHING RETURNING 1),
+      SELECT c.handler, c.version, c.event_id, c.payload_hash8
+        FROM free
+       CROSS JOIN unnest(CAST(:handlers AS bigint[]), CAST(:claim_versions AS int[]), CAST(:ids AS bytea[]),
+                         CAST(:hashes AS bigint[])) c (handler, version, event_id, payload_hash8)
+       WHERE free.free ORDER BY c.handler, c.version, c.event_id
+      ON CONFLICT DO NOTHING RETURNING handler, version, event_id),
     counted AS MATERIALIZED (SELECT count(*) AS n FROM claimed),
     mine AS MATERIALIZED (
       SELECT c.handler, c.version, c.topic, c.partition, m.new
@@ -106,6 +139,10 @@ _CLAIM_AND_MOVE: Final[LiteralString] = """
     moved AS (
       UPDATE {checkpoint} c SET next_offset = m.new FROM mine m
        WHERE c.handler = m.handler AND c.version = m.version AND c.topic = m.topic AND c.partition = m.partition
-      RETURNING 1)
-    SELECT (SELECT n FROM counted), (SELECT count(*) FROM moved)
+      RETURNING 1),
+    partly AS (
+      SELECT array_agg(handler) AS handlers, array_agg(version) AS versions, array_agg(event_id) AS ids
+        FROM claimed WHERE (SELECT n FROM counted) < cardinality(CAST(:ids AS bytea[])))
+    SELECT (SELECT n FROM counted), (SELECT count(*) FROM moved), partly.handlers, partly.versions, partly.ids
+      FROM partly
 """

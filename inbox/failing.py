@@ -141,6 +141,23 @@ class Asked(NamedTuple):
     page: bytes | None
 
 
+class ReadUpTo(NamedTuple):
+    """News of a handler are rows behind (`xid`, `row`), and those of the transactions that were `open` then."""
+
+    handler_id: int
+    xid: int
+    row: int
+    server: datetime.datetime | None
+    """Whose numbers these are; None while the filter says nothing, because it is behind or each id is looked up."""
+    open: frozenset[int]
+
+    @classmethod
+    def of(cls, handler_id: int, asked: Asked) -> ReadUpTo:
+        """As far as the filter has come."""
+        (xid, row), still_open = asked.reached
+        return cls(handler_id, xid, row, asked.filter.server if asked.page is None else None, still_open)
+
+
 class Question(NamedTuple):
     """What is asked for each handler, `read_max` rows at most."""
 
@@ -210,6 +227,15 @@ class FailingIds:
             async with look() as conn:
                 answers = await self.read(conn, t, behind, lock=False)
             behind = {h for h, known in answers.items() if known is None and not self._ask(h).filter.too_many}
+
+    def suspects(self, handler: int, ids: Sequence[bytes]) -> Sequence[bytes]:
+        """Those of `ids` that are in the filter as it stands; what was put since it was read is news."""
+        known = self._filters.get(handler)
+        return () if known is None or known.page is not None else known.suspects(ids)
+
+    def read_up_to(self, handler_ids: Collection[int]) -> list[ReadUpTo]:
+        """How far the filters of these handlers have come: a statement that looks at the news itself needs no more."""
+        return [ReadUpTo.of(handler, self._ask(handler)) for handler in handler_ids]
 
     def _ask(self, handler: int) -> Asked:
         known = self._filters.setdefault(handler, IdFilter())

@@ -103,6 +103,10 @@ class Landings:
         """No checkpoint is moved."""
         return None
 
+    def running(self) -> int:
+        """Nobody is waited for."""
+        return 0
+
     def finished(self, signals: Sequence[Finished]) -> None:
         """These are durable."""
         for signal in signals:

@@ -142,6 +142,10 @@ class Engine:
         """When a handler may begin one more that does not come from here (a queued row): 0 is now, and counts."""
         return self._lanes[track].turn_in_s(now_s)
 
+    def running(self) -> int:
+        """Command handlers that were started and have not come back."""
+        return sum(lanes.places_taken for lanes in self._lanes.values())
+
     def is_at_rest(self) -> bool:
         """Nothing is in memory, and nothing in flight."""
         return not (self._window.records or self._in_flight())

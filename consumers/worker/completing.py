@@ -33,8 +33,9 @@ from .completion import COMMAND_VERSION, Admitted, Completion, all_of_them
 from .failed_rows import FailedRows, Made
 from .group import Group, Progress
 from .parked_keys import ParkedKeys
-from .plain_groups import PlainGroups, is_plain
+from .plain_groups import PlainGroups
 from .repeats import CONFLICT, standing
+from .spacing import Spacing
 
 
 @final
@@ -69,6 +70,7 @@ class Completer:
         self._quiet = False
         self._waiting: list[Completion] = []
         self._wake = asyncio.Event()
+        self._spacing = Spacing()
         self._lock = asyncio.Lock()
 
     def assemble(self, admitted: Admitted) -> None:
@@ -101,22 +103,33 @@ class Completer:
     async def _run(self) -> None:
         while True:
             await self._wake.wait()
+            await self._space()
             self._wake.clear()
             members, self._waiting = self._waiting, []
             if others := await self._flush_plain(members):
                 await self._flush(others)
 
+    async def _space(self) -> None:
+        """Let those come who are about to."""
+        loop = asyncio.get_running_loop()
+        while True:
+            wait_s = self._spacing.wait_s(loop.time(), waiting=len(self._waiting), running=self._progress.running())
+            if not wait_s:
+                break
+            await asyncio.sleep(wait_s)
+        self._spacing.begin(loop.time())
+
     async def _flush_plain(self, members: list[Completion]) -> list[Completion]:
         """Write those that went well and send nothing; gives back all that is left to be written."""
-        plain = [member for member in members if is_plain(member)]
-        if not plain:
-            return members
         async with self._lock:
-            group = await self._plain.write(plain)
+            group = await self._plain.write(members)
         if group is None:
             return members
         self._tell(group)
-        return [] if len(plain) == len(members) else [member for member in members if not is_plain(member)]
+        if len(group.members) == len(members):
+            return []
+        written = set(group.members)
+        return [member for member in members if member not in written]
 
     async def _flush(self, members: list[Completion]) -> None:
         """Write the group; wait for a database that is away; split a group that holds bad data."""

@@ -22,6 +22,10 @@ class Progress(Protocol):
         """The commit point of the track if these offsets were finished; None for a stale epoch."""
         ...
 
+    def running(self) -> int:
+        """Handlers that are under way: what comes of them will be written too."""
+        ...
+
     def finished(self, signals: Sequence[Finished]) -> None:
         """These are durable."""
         ...

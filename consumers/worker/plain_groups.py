@@ -1,34 +1,30 @@
-"""Writes groups of commands that went well and send nothing: nearly all there are, in two statements.
+"""Writes groups of commands that went well and send nothing: nearly all there are, in one statement.
 
-What if one of them turns out to be a repeat, a conflict, or its partition another's? Then nothing of the group was
-written, and the way of all the others (`completing`) finds out which one. What if the process stops? As there.
+What if one of them turns out to be a repeat, a conflict, or its partition another's? Then it is left over, and the way
+of all the others (`completing`) finds out what it is. What if the process stops? As there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import final
+
+import structlog
 
 from ...inbox import completions
 from ...inbox.claim import ClaimKey
-from ...inbox.completions import NewClaim
+from ...inbox.completions import NewClaim, Written
 from ...inbox.event import Partition
+from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holdings
 from ...inbox.points import Point, Writes, reach
-from ...inbox.quick import QuickStore, Statements
+from ...inbox.quick import QuickStore
 from ...inbox.store import STORE_ERRORS, Store
 from .completion import COMMAND_VERSION, Completion
 from .group import Group, Progress, Share
 
-
-def is_plain(member: Completion) -> bool:
-    """It went well, and there is nothing to write but its claim."""
-    return member.fate is None and not member.claimed and not member.outgoing
-
-
-class _NotPlainError(Exception):
-    """Something is not as it looked: undo, and go the other way."""
+log = structlog.get_logger(__name__)
 
 
 @final
@@ -43,30 +39,48 @@ class PlainGroups:
         self._progress = progress
 
     async def write(self, members: list[Completion]) -> Group | None:
-        """Write the group; None where nothing was written, because it is not plain."""
-        group = Group(members, durable=members, handled=members)
-        claims = self._take_in(group)
-        if claims is None:
+        """What could be written of these; None where nothing could."""
+        claims = self._plain(members)
+        if not claims:
             return None
+        group = self._group(list(claims.values()))
+        if group is None:
+            return None
+        group.plan_moves(self._progress)
         try:
-            async with self._quick_store.transaction(Writes.GROUP) as statements:
-                await self._write(statements, group, claims)
-        except (_NotPlainError, *STORE_ERRORS):  # the other way meets the same trouble, and knows what to do
+            written = await self._write(group, claims)
+        except STORE_ERRORS as error:  # the other way meets the same trouble, and knows what to do
+            if classify(error) in (Fault.DATA, Fault.PROGRAM):
+                log.warning("plain_group_refused", error=type(error).__name__)
             return None
-        return group
+        if written.new is None and written.moved:
+            return group
+        mine = [member for key, member in claims.items() if written.new is None or key in written.new]
+        return self._group(mine) if mine else None
 
     async def close(self) -> None:
         """Nothing is written any more."""
         await self._quick_store.close()
 
-    def _take_in(self, group: Group) -> list[NewClaim] | None:
-        """The claims in their order; None where two of them are one, or a partition is not ours."""
+    def _plain(self, members: list[Completion]) -> dict[ClaimKey, Completion]:
+        """By their claims: those that nothing is known against, one of each."""
+        claims: dict[ClaimKey, Completion] = {}
+        for member in members:
+            if member.fate is None and not member.claimed and not member.outgoing:
+                claims.setdefault(ClaimKey(member.handler_id, COMMAND_VERSION, member.item.event.event_id), member)
+        for handler_id in {member.handler_id for member in claims.values()}:
+            ids = [key.event_id for key in claims if key.handler_id == handler_id]
+            for event_id in self._store.failing.suspects(handler_id, ids):
+                del claims[ClaimKey(handler_id, COMMAND_VERSION, event_id)]
+        return claims
+
+    def _group(self, members: list[Completion]) -> Group | None:
+        """All of these as durable; None where a partition is not ours any more."""
+        group = Group(members, durable=members, handled=members)
         done: defaultdict[tuple[str, int, Partition, int], list[int]] = defaultdict(list)
-        claims: dict[tuple[int, bytes], int] = {}
-        for member in group.members:
-            handler_id, (partition, epoch, offset, event) = member.handler_id, member.item
-            done[(member.track, handler_id, partition, epoch)].append(offset)
-            claims[(handler_id, event.event_id)] = event.payload_hash
+        for member in members:
+            partition, epoch, offset, _ = member.item
+            done[(member.track, member.handler_id, partition, epoch)].append(offset)
         for key, offsets in done.items():
             share = Share(*key)
             holding = self._holdings.current(share.partition, share.epoch)
@@ -74,24 +88,15 @@ class PlainGroups:
                 return None
             group.holdings[share.partition] = holding
             group.done[share] = offsets
-        if len(claims) < len(group.members):
-            return None
-        return [
-            NewClaim(ClaimKey(handler, COMMAND_VERSION, id_), hash_) for (handler, id_), hash_ in sorted(claims.items())
-        ]
+        return group
 
-    async def _write(self, statements: Statements, group: Group, claims: Sequence[NewClaim]) -> None:
-        tables, failing = self._store.tables, self._store.failing
+    async def _write(self, group: Group, claims: Mapping[ClaimKey, Completion]) -> Written:
         fences = {partition: holding.fence_epoch for partition, holding in group.holdings.items()}
-        handler_ids = {share.handler_id for share in group.done}
-        generations = await completions.open_group(statements, tables, self._consumer, fences, handler_ids, failing)
-        if generations is None:
-            raise _NotPlainError
-        for handler_id in generations.failing:
-            ids = [claim.key.event_id for claim in claims if claim.key.handler_id == handler_id]
-            if generations.suspects(handler_id, ids):
-                raise _NotPlainError
-        group.plan_moves(self._progress)
-        if not await completions.claim_and_move(statements, tables, claims, group.moves):
-            raise _NotPlainError
-        reach(Point.CLAIMED, group.members[0].track)
+        failing = self._store.failing.read_up_to({share.handler_id for share in group.done})
+        new = [NewClaim(key, member.item.event.payload_hash) for key, member in claims.items()]
+        async with self._quick_store.single(Writes.GROUP) as statements:
+            written = await completions.complete(
+                statements, self._store.tables, self._consumer, fences, failing, new, group.moves
+            )
+            reach(Point.CLAIMED, group.members[0].track)
+        return written

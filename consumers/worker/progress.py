@@ -23,6 +23,10 @@ class EngineProgress:
         """The commit point of the track if these offsets were finished; None for a stale epoch."""
         return self._worker.engine.prospect(track, partition, epoch, offsets)
 
+    def running(self) -> int:
+        """Handlers that are under way."""
+        return self._worker.engine.running()
+
     def finished(self, signals: Sequence[Finished]) -> None:
         """These are durable."""
         for signal in signals:
