@@ -70,13 +70,7 @@ def payload_hash8(value: bytes | None) -> int:
 
 def key_hash16(key: bytes) -> bytes:
     """The fixed-size stand-in for a record key in an index."""
-    return key_hashes16((key,))[0]
-
-
-def key_hashes16(keys: Iterable[bytes]) -> list[bytes]:
-    """`key_hash16` of many keys."""
-    blake2b, kind = hashlib.blake2b, _KEY
-    return [blake2b(kind + len(key).to_bytes(4, "big") + key, digest_size=ID_BYTES).digest() for key in keys]
+    return hashlib.blake2b(_KEY + len(key).to_bytes(4, "big") + key, digest_size=ID_BYTES).digest()
 
 
 _KEY: Final = length_prefixed((b"key",))

@@ -36,6 +36,9 @@ Seen: TypeAlias = tuple[int, int]
 LaneKey: TypeAlias = tuple[int, str, bytes]
 """(handler id, topic, hash of the key)."""
 
+Stream: TypeAlias = tuple[int, str]
+"""(handler id, topic)."""
+
 Places: TypeAlias = Mapping[LaneKey, int]
 """The first of the places that were drawn in each lane. The lanes in it are locked."""
 
@@ -181,15 +184,25 @@ def _lanes(lanes: Sequence[LaneKey]) -> dict[str, list[int] | list[str] | list[b
 
 
 async def parked(conn: AsyncConnection, t: Tables, keys: Collection[LaneKey]) -> frozenset[LaneKey]:
-    """Which of these lanes are parked: their new events must queue up. A plain read, without locks.
+    """Which of these lanes are parked: their new events must queue up. A plain read, without locks."""
+    asked: dict[Stream, set[bytes]] = {}
+    for handler, topic, key_hash in keys:
+        asked.setdefault((handler, topic), set()).add(key_hash)
+    found = await parked_in(conn, t, asked)
+    return frozenset((handler, topic, h) for (handler, topic), hashes in found.items() for h in hashes)
+
+
+async def parked_in(
+    conn: AsyncConnection, t: Tables, asked: Mapping[Stream, Collection[bytes]]
+) -> Mapping[Stream, Collection[bytes]]:
+    """The same for hashes of keys by handler and topic, where there are some.
 
     While a handler has few parked keys they are all read, which costs next to nothing where there are none; with many
-    each of `keys` is looked up, so that what is parked never has to fit into memory.
+    each of `asked` is looked up, so that what is parked never has to fit into memory.
     """
-    if not keys:
-        return frozenset()
-    most = TOLD_TIMES * len(keys)
-    streams = sorted({(handler, topic) for handler, topic, _ in keys})
+    n = sum(len(hashes) for hashes in asked.values())
+    if not n:
+        return {}
     rows = await conn.execute(
         t.sql("""
             SELECT u.handler, u.topic, k.n, k.hashes
@@ -199,18 +212,19 @@ async def parked(conn: AsyncConnection, t: Tables, keys: Collection[LaneKey]) ->
                      WHERE p.handler = u.handler AND p.topic = u.topic AND waiting > 0 LIMIT CAST(:most AS int) + 1) few
                    ) k WHERE k.n > 0
         """),
-        {"handlers": [h for h, _ in streams], "topics": [topic for _, topic in streams], "most": most},
+        {"handlers": [h for h, _ in asked], "topics": [topic for _, topic in asked], "most": TOLD_TIMES * n},
     )
-    few: set[LaneKey] = set()
-    many: set[tuple[int, str]] = set()
-    for handler, topic, n, hashes in rows:
-        if n > most:
-            many.add((handler, topic))
+    found: dict[Stream, Collection[bytes]] = {}
+    many: list[LaneKey] = []
+    for handler, topic, count, hashes in rows:
+        stream = (handler, topic)
+        if count > TOLD_TIMES * n:
+            many += [(handler, topic, key_hash) for key_hash in asked[stream]]
         else:
-            few.update((handler, topic, hashes[i : i + 16]) for i in range(0, len(hashes), 16))
-    known = few.intersection(keys) if few else few
-    asked = [key for key in keys if key[:2] in many] if many else []
-    return frozenset(known | (await waiting_in(conn, t, asked)).keys())
+            found[stream] = {hashes[i : i + 16] for i in range(0, len(hashes), 16)}.intersection(asked[stream])
+    for handler, topic, key_hash in await waiting_in(conn, t, many):
+        found[(handler, topic)] = [*found.get((handler, topic), ()), key_hash]
+    return found
 
 
 async def with_parked(conn: AsyncConnection, t: Tables, handler_ids: Collection[int]) -> frozenset[int]:

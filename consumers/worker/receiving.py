@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, final
+from functools import lru_cache
+from typing import Any, Final, final
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -30,7 +31,7 @@ from ...inbox.event import Event, Partition
 from ...inbox.faults import Fault, classify
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
-from ...inbox.identity import key_hashes16
+from ...inbox.identity import key_hash16
 from ...inbox.meter import Meter
 from ...inbox.outcome import Reason
 from ...inbox.points import Point, Writes, reach
@@ -43,6 +44,10 @@ from .parked_keys import Lane, ParkedKeys
 from .rejects import RejectRows
 
 log = structlog.get_logger(__name__)
+
+HASHES_MAX: Final = 10_000
+"""Hashes of keys that are remembered while keys are parked, a few megabytes: keys come again, and to make a hash takes
+ten times as long as to find it."""
 
 Received = Chunk | Reached
 Lives = Mapping[Partition, Holding | None]
@@ -86,6 +91,7 @@ class Receiver:
         self._parked = parked
         self._blocking = frozenset(blocking)
         self._breakers = breakers
+        self._key_hash = lru_cache(HASHES_MAX)(key_hash16)
         self._busy = False
         self._waiting: asyncio.Queue[tuple[Received, Lives, Through]] = asyncio.Queue()
 
@@ -230,15 +236,14 @@ class Receiver:
         blocking = {self._handler_ids[name]: name for name in part.taken.lanes if name in self._blocking}
         if not blocking or not (handlers := await lanes.with_parked(conn, self._store.tables, blocking)):
             return
-        asked: dict[lanes.LaneKey, Lane] = {}
-        events, topic = part.taken.events, part.partition.topic
+        events, topic, key_hash = part.taken.events, part.partition.topic, self._key_hash
+        asked: dict[lanes.Stream, dict[bytes, bytes]] = {}
         for handler_id in handlers:
-            met = {events[index].record.key for index in part.taken.lanes[blocking[handler_id]]}
-            keys = [key for key in met if key is not None]
-            for key, hashed in zip(keys, key_hashes16(keys), strict=True):
-                asked[(handler_id, topic, hashed)] = Lane(handler_id, topic, key)
-        for lane in await lanes.parked(conn, self._store.tables, asked.keys()):
-            self._parked.found(asked[lane], part.partition, part.next_offset)
+            keys = {events[index].record.key for index in part.taken.lanes[blocking[handler_id]]}
+            asked[(handler_id, topic)] = {key_hash(key): key for key in keys if key is not None}
+        for stream, hashes in (await lanes.parked_in(conn, self._store.tables, asked)).items():
+            for hashed in hashes:
+                self._parked.found(Lane(*stream, asked[stream][hashed]), part.partition, part.next_offset)
 
     def _left(
         self, name: str, indexes: tuple[int, ...], events: Sequence[Event[Any]], known: claim.Probe

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from tidegate.inbox.failing import MARK_BITS, NEWER_MAX, NEWER_MIN, IdFilter
+from tidegate.inbox.failing import NEWER_MAX, NEWER_MIN, SMALL_MAX, IdFilter
 
-MANY = 2**MARK_BITS + 1
+MANY = SMALL_MAX + 1
 
 
 def ids(n: int, seed: int = 0) -> list[bytes]:
@@ -31,30 +31,38 @@ def filtered(known: list[bytes], page: int = 1_000) -> IdFilter:
     return made
 
 
+def at_once(known: list[bytes]) -> IdFilter:
+    made = IdFilter()
+    made.add_page(words(sorted(known)), None)
+    return made
+
+
 def test_an_empty_filter_suspects_nobody() -> None:
     assert filtered([]).suspects(ids(100)) == []
 
 
-@pytest.mark.parametrize("n", [1, 2, 999, 2**MARK_BITS, MANY, 3 * MANY])
+@pytest.mark.parametrize("n", [1, 2, 999, SMALL_MAX, MANY, 3 * MANY])
 def test_what_was_read_is_always_suspected_and_little_else_is(n: int) -> None:
     known, strangers = ids(n), ids(10_000, seed=1)
-    made = filtered(known)
-    assert made.suspects([*strangers[:5], *known, *strangers[5:9]]) == known
-    assert len(made.suspects(strangers)) < 5
+    for made in (filtered(known), at_once(known)):
+        assert made.suspects([*strangers[:5], *known, *strangers[5:9]]) == known
+        assert len(made.suspects(strangers)) < 5
 
 
 @pytest.mark.parametrize("n", [4, MANY])
 def test_the_first_and_the_last_of_all_ids_are_found(n: int) -> None:
     edges = [bytes(16), b"\xff" * 16, b"\x80" + bytes(15), b"\x7f" + b"\xff" * 15]
     assert filtered([*edges, *ids(n - 4)]).suspects(edges) == edges
+    assert at_once([*edges, *ids(n - 4)]).suspects(edges) == edges
     assert filtered(ids(n)).suspects(edges) == []
 
 
 @pytest.mark.parametrize("n", [0, 10, MANY])
 def test_what_was_put_since_is_suspected_too(n: int) -> None:
-    made, newer = filtered(ids(n)), ids(50, seed=2)
-    made.add(words(newer))
-    assert made.suspects([*ids(n), *newer]) == [*ids(n), *newer]
+    for made in (filtered(ids(n)), at_once(ids(n))):
+        newer = ids(50, seed=2)
+        made.add(words(newer))
+        assert made.suspects([*ids(n), *newer]) == [*ids(n), *newer]
 
 
 def test_the_order_of_what_is_asked_stays() -> None:
