@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final, final
 
-WAIT_S: Final = 0.1
+WAIT_S: Final = 0.05
 """A busy worker commits more often; an idle one may well ask, so this is all that it loses."""
 
 
@@ -21,25 +21,32 @@ class Answering:
     """Questions that are open, of one database. Owned by the event loop."""
 
     def __init__(self) -> None:
-        self._asked: asyncio.Future[bool] | None = None
+        self._asked: list[asyncio.Future[bool]] = []
 
     async def answered(self) -> bool:
         """True once a commit that was sent after this call came back; False where none does so soon."""
-        if self._asked is None:
-            self._asked = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        asked: asyncio.Future[bool] = loop.create_future()
+        self._asked.append(asked)
+        timer = loop.call_later(WAIT_S, _say, asked, False)
         try:
-            async with asyncio.timeout(WAIT_S):
-                return await asyncio.shield(self._asked)
-        except TimeoutError:
-            return False
+            return await asked
+        finally:
+            timer.cancel()
 
     @contextmanager
     def sending(self) -> Generator[None]:
         """Around a commit: it answers what was asked before it."""
-        asked, self._asked, came_back = self._asked, None, False
+        asked, self._asked, came_back = self._asked, [], False
         try:
             yield
             came_back = True
         finally:
-            if asked is not None:
-                asked.set_result(came_back)
+            for one in asked:
+                _say(one, came_back)
+
+
+def _say(asked: asyncio.Future[bool], came_back: bool) -> None:
+    """Unless whoever asked has left."""
+    if not asked.done():
+        asked.set_result(came_back)

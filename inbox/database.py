@@ -70,7 +70,7 @@ class Database:
         self._url = url
         self.settings = settings if settings is not None else DatabaseSettings()
         self.application_name = f"{APPLICATION_NAME} {member}".strip()[:63]
-        self._answering = Answering()
+        self.answering = Answering()
         self._engine = self._new_engine(self.settings.pool_max)
         self._tx_engine = self._new_engine(self.settings.tx_pool_max)
 
@@ -80,11 +80,11 @@ class Database:
         A cancellation never interrupts BEGIN, COMMIT or ROLLBACK. One that hits a statement gives the connection up
         (the server rolls back) and is raised again once the pool has its place back.
         """
-        return _transaction(self._engine, self._answering)
+        return _transaction(self._engine, self.answering)
 
     def user_transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """The same on a connection of the pool for `ctx.tx`."""
-        return _transaction(self._tx_engine, self._answering)
+        return _transaction(self._tx_engine, self.answering)
 
     async def connection(self, **settings: str) -> asyncpg.Connection[Any]:
         """A connection outside the pools, with the same settings and these; whoever asks for it closes it."""
@@ -92,7 +92,7 @@ class Database:
 
     async def ping(self) -> None:
         """The health check: raises what `classify` understands if the database does not answer."""
-        if not await self._answering.answered():
+        if not await self.answering.answered():
             async with self.transaction() as conn:
                 await conn.execute(sa.text("SELECT 1"))
 

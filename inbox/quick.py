@@ -79,7 +79,8 @@ class QuickStore:
     async def _single(self) -> AsyncGenerator[Statements]:
         _, statements = await self._connected()
         try:
-            yield statements
+            with self._database.answering.sending():
+                yield statements
         except asyncio.CancelledError:
             self._give_up()
             raise
@@ -90,7 +91,8 @@ class QuickStore:
         try:
             await driver.execute("BEGIN")
             yield statements
-            await driver.execute("COMMIT")
+            with self._database.answering.sending():
+                await driver.execute("COMMIT")
         except asyncio.CancelledError:
             self._give_up()
             raise

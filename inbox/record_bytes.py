@@ -57,22 +57,22 @@ def decode_headers(data: bytes) -> Headers:
 
 
 def _decode(data: bytes, count: int) -> tuple[Headers, int]:
+    """Written out in one piece: a letter has forty headers, and each of them would be two calls."""
     headers: list[Header] = []
-    at = _COUNT.size
+    at, whole, length_of = _COUNT.size, len(data), _LENGTH.unpack_from
     for _ in range(count):
-        name, at = _chunk(data, at)
-        value, at = _chunk(data, at)
-        if name is None:
+        (length,) = length_of(data, at)
+        start, at = at + _LENGTH.size, at + _LENGTH.size + length
+        if length < 0:
             raise ValueError("a header has no name")
-        headers.append((name.decode("utf-8", "surrogatepass"), value))
+        (length,) = length_of(data, at)
+        name = data[start:at].decode("utf-8", "surrogatepass")
+        start = at = at + _LENGTH.size
+        if length == _NULL:
+            headers.append((name, None))
+            continue
+        at += length
+        if length < 0 or at > whole:
+            raise ValueError("headers are cut short")
+        headers.append((name, data[start:at]))
     return tuple(headers), at
-
-
-def _chunk(data: bytes, at: int) -> tuple[bytes | None, int]:
-    (length,) = _LENGTH.unpack_from(data, at)
-    at += _LENGTH.size
-    if length == _NULL:
-        return None, at
-    if length < 0 or at + length > len(data):
-        raise ValueError("headers are cut short")
-    return data[at : at + length], at + length

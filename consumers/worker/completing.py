@@ -36,6 +36,7 @@ from .parked_keys import ParkedKeys
 from .plain_groups import PlainGroups
 from .repeats import CONFLICT, standing
 from .spacing import Spacing
+from .troubled import Troubled
 
 
 @final
@@ -69,6 +70,7 @@ class Completer:
         self._held: list[Completion] = []
         self._quiet = False
         self._waiting: list[Completion] = []
+        self._troubled = Troubled()
         self._wake = asyncio.Event()
         self._spacing = Spacing()
         self._lock = asyncio.Lock()
@@ -106,7 +108,10 @@ class Completer:
             await self._space()
             self._wake.clear()
             members, self._waiting = self._waiting, []
-            if others := await self._flush_plain(members):
+            others = await self._flush_plain(members)
+            if self._troubled.may_wait(others):
+                self._troubled.gather(others, self._wake.set)
+            elif others := self._troubled.and_these(others):
                 await self._flush(others)
 
     async def _space(self) -> None:

@@ -53,7 +53,7 @@ async def test_who_leaves_takes_no_answer_from_the_others() -> None:
 
     Case: B35
     Parts: none (pure)
-    Red when: inbox/answering.py `answered` waits for the shared future without `shield`
+    Red when: inbox/answering.py `_say` answers whoever has left, too
     """
     answering = Answering()
     leaving, staying = await asked_by(answering, 2)
