@@ -53,8 +53,8 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def opened(urls: Sequence[str], clock: ManualClock, **more: Any) -> AvroCodec:
-    return Avro(types=[Thing]).open(CodecSettings(registry=urls, clock=clock, **{"timeout_s": 2} | more))
+def opened(urls: Sequence[str], clock: ManualClock, timeout_s: float = 2, **more: Any) -> AvroCodec:
+    return Avro(types=[Thing]).open(CodecSettings(registry=urls, timeout_s=timeout_s, clock=clock, **more))
 
 
 @contextlib.contextmanager
