@@ -306,9 +306,12 @@ class Engine:
         held = Held(life.account, len(part.events), part.size_bytes)
         for name, stream in self._streams.items():
             stream.deliver(life.streams[name], part, held, life.position, now_s)
+        takers = held.parts
         for name, lanes in self._lanes.items():
+            before = held.parts
             lanes.deliver(life.lanes[name], part, held)
-        held.settle()
+            takers += held.parts > before
+        held.settle(takers)
         self._move(life, part.next_offset)
 
     def _reached(self, signal: Reached, now_s: float, actions: list[Action]) -> None:

@@ -11,6 +11,8 @@ from tidegate.consumers.engine.signals import (
     Assigned,
     DependencyAway,
     DependencyBack,
+    Finished,
+    LaneTrack,
     Lost,
     Pause,
     PauseCause,
@@ -47,6 +49,39 @@ def test_memory_is_freed_by_the_slice_when_all_tracks_are_done_with_it() -> None
     desk.applied(1)
     assert desk.engine.window() == (2, 300)
     desk.finished(P0, 3)
+    assert desk.engine.window() == (0, 0)
+
+
+def test_an_event_that_waits_for_its_next_attempt_does_not_hold_those_that_came_with_it() -> None:
+    """Its one handler is done with the others, so they are gone, to a sixteenth.
+
+    Case: B15
+    Parts: fake (signals instead of a client)
+    Red when: engine/window.py `settle` takes the whole slice as its step whoever takes it
+    """
+    desk = Desk(LANES)
+    desk.live(P0)
+    desk.deliver(part(P0, range(64), size_bytes=6400))
+    desk.finished(P0, *range(1, 64))
+    assert desk.engine.window() == (4, 400)
+    desk.finished(P0, 0)
+    assert desk.engine.window() == (0, 0)
+
+
+def test_events_that_two_handlers_take_are_held_until_both_are_done_with_all() -> None:
+    """Which of them is done for both nobody counts.
+
+    Case: B15
+    Parts: fake (signals instead of a client)
+    Red when: engine/engine.py `_take_in` says that one takes them, whoever does
+    """
+    other = LaneTrack("other", concurrency=100)
+    desk = Desk(LANES, other)
+    desk.live(P0)
+    desk.deliver(part(P0, range(4), lanes={LANES.name: tuple(range(4)), other.name: (3,)}))
+    desk.finished(P0, *range(4))
+    assert desk.engine.window()[0] == 4
+    desk.tell(Finished(other.name, P0, 1, (3,)))
     assert desk.engine.window() == (0, 0)
 
 
