@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
 import sqlalchemy as sa
+from asyncpg.prepared_stmt import PreparedStatement
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -33,6 +34,8 @@ from .safe_text import safe_text
 from .tables import Tables
 
 Driver: TypeAlias = "asyncpg.Connection[Any]"
+
+Statement: TypeAlias = "PreparedStatement[asyncpg.Record]"
 
 EARLIER_MAX: Final = 100
 """Attempts whose late answer still counts as evidence: an answer that is a hundred attempts late does not come."""
@@ -113,7 +116,7 @@ def intend_sql(t: Tables) -> str:
     """).text
 
 
-async def intend(driver: Driver, sql: str, intents: Sequence[Intent]) -> list[Made | None]:
+async def intend(statement: Statement, intents: Sequence[Intent]) -> list[Made | None]:
     """Run `intend_sql` for `intents`; None for each that was left out.
 
     Texts and numbers of all of them go in one JSON list, ids of 16 bytes in one string: the driver looks at each member
@@ -135,7 +138,7 @@ async def intend(driver: Driver, sql: str, intents: Sequence[Intent]) -> list[Ma
             None if origin is None else origin.offset,
         )  # fmt: skip
         ids += (call.identity, call.fingerprint, attempt_id, owner.event_id or NO_EVENT)
-    found = await driver.fetch(sql, _JSON.encode(kinds), _JSON.encode(texts), b"".join(ids), NO_EVENT)
+    found = await statement.fetch(_JSON.encode(kinds), _JSON.encode(texts), b"".join(ids), NO_EVENT)
     made = {row[1]: Made(row[0], row[2]) for row in found}
     return [made.get(attempt_id) for _, attempt_id in intents]
 
@@ -201,14 +204,14 @@ def end_sql(t: Tables) -> str:
     """).text
 
 
-async def end(driver: Driver, sql: str, endings: Sequence[Ending]) -> list[bool]:
+async def end(statement: Statement, endings: Sequence[Ending]) -> list[bool]:
     """Run `end_sql`; False for each that changed nothing: evidence of that kind goes to `testify`."""
     texts: list[str | int | None] = []
     ids: list[bytes] = []
     for effect_id, attempt_id, state, result, external_id, error, _ in sorted(endings, key=_effect_id):
         texts += (effect_id, state.value, result, external_id, error)
         ids.append(attempt_id)
-    rows = await driver.fetch(sql, _JSON.encode(texts), b"".join(ids))
+    rows = await statement.fetch(_JSON.encode(texts), b"".join(ids))
     written = {row[0] for row in rows}
     return [ending.attempt_id in written for ending in endings]
 

@@ -29,7 +29,7 @@ from .effect_meeting import Asker, Meeting, Withdrawn, as_ours, ask_plainly, beg
 from .effect_rows import Call, EffectRow, Owner
 from .effect_rules import Effect, Probe, ProbeAnswer
 from .effect_states import EffectState
-from .effects import Driver, Ending, Intent, Made
+from .effects import Driver, Ending, Intent, Made, Statement
 from .faults import Fault, classify
 from .grouping import Grouped
 from .points import Writes, reach
@@ -102,10 +102,8 @@ class Ledger:
         self._gate: ProviderGate = gate if gate is not None else OpenGate()
         self._clock = clock if clock is not None else SystemClock()
         self.monotonic_s = self._clock.monotonic_s
-        self._intend_sql = effects.intend_sql(store.tables)
-        self._end_sql = effects.end_sql(store.tables)
-        self._intent_line = Line(store)
-        self._ending_line = Line(store)
+        self._intent_line = Line(store, effects.intend_sql(store.tables))
+        self._ending_line = Line(store, effects.end_sql(store.tables))
         self._intents: Grouped[Intent, Made | None] = Grouped(self._intend, self._never_called, SPACING_S)
         self._endings: Grouped[tuple[Call, Ending], None] = Grouped(self._end, spacing_s=SPACING_S)
         self._attempts = itertools.count()
@@ -186,12 +184,12 @@ class Ledger:
         effect = intents[0].call.effect.name
         reach(Writes.INTENT.before, effect)
         try:
-            made = await effects.intend(await self._intent_line.driver(), self._intend_sql, intents)
+            made = await effects.intend(await self._intent_line.statement(), intents)
         except STORE_ERRORS as error:
             if classify(error) is not Fault.DEPENDENCY:
                 raise
             await self._intent_line.drop()
-            made = await effects.intend(await self._intent_line.driver(), self._intend_sql, intents)
+            made = await effects.intend(await self._intent_line.statement(), intents)
         reach(Writes.INTENT.after, effect)
         return made
 
@@ -220,8 +218,8 @@ class Ledger:
         tries = 0
         while True:
             try:
-                driver = await self._ending_line.driver()
-                written = await effects.end(driver, self._end_sql, [ending for _, ending in members])
+                statement = await self._ending_line.statement()
+                written = await effects.end(statement, [ending for _, ending in members])
                 await self._testify([member for member, done in zip(members, written, strict=True) if not done])
                 break
             except STORE_ERRORS as error:
@@ -262,20 +260,25 @@ def _without_result(call: Call, ending: Ending, why: str) -> tuple[Call, Ending]
 
 @final
 class Line:
-    """A connection of its own, outside the pools: made when it is needed, made anew after it broke."""
+    """A statement on a connection of its own, outside the pools: made when it is needed, and anew after it broke."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, sql: str) -> None:
         self._store = store
+        self._sql = sql
         self._driver: Driver | None = None
+        self._statement: Statement | None = None
 
-    async def driver(self) -> Driver:
-        """The connection."""
+    async def statement(self) -> Statement:
+        """The statement, prepared."""
         if self._driver is None or self._driver.is_closed():
+            self._statement = None
             self._driver = await self._store.database.connection(**PLANS)
-        return self._driver
+        if self._statement is None:
+            self._statement = await self._driver.prepare(self._sql)
+        return self._statement
 
     async def drop(self) -> None:
         """Close it."""
-        driver, self._driver = self._driver, None
+        driver, self._driver, self._statement = self._driver, None, None
         if driver is not None:
             driver.terminate()

@@ -342,7 +342,7 @@ async def test_an_ending_of_nobodys_attempt_changes_nothing(store: Store, ledger
         assert effect.begun is not None
         driver = await store.database.connection()
         stranger = Ending(effect.begun.made.effect_id, b"s" * 16, effects.EffectState.COMPLETED)
-        assert await effects.end(driver, effects.end_sql(store.tables), [stranger]) == [False]
+        assert await effects.end(await driver.prepare(effects.end_sql(store.tables)), [stranger]) == [False]
         await driver.close()
         assert await value(store, "state") == "intended"
         effect.complete()
