@@ -73,6 +73,13 @@ class Shop:
         members = sorted((m.member_id, str(m.assignment.topic_partitions)) for m in found.members)
         return members, sorted((p.partition, p.offset) for p in places)
 
+    async def until_committed(self, count: int) -> None:
+        """Until the live group's offsets in Kafka add up to so many."""
+        give_up_s = time.monotonic() + WITHIN_S
+        while sum(offset for _, offset in (await asyncio.to_thread(self.group))[1]) < count:
+            assert time.monotonic() < give_up_s, "the live group's offsets do not get to Kafka"
+            await asyncio.sleep(LOOK_S)
+
     async def live(self) -> list[tuple[Any, ...]]:
         """All that says where the live group is."""
         rows = await self.db.fetch(

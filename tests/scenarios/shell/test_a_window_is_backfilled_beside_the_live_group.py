@@ -30,6 +30,7 @@ async def shop(tmp_path: Path, kafka_bootstrap: str, database_url: str, topic: T
         shop.works()
         await shop.until("SELECT count(*) FROM tidegate.claim_1", 2 * EVENTS)
         await shop.until("SELECT COALESCE(sum(kafka_offset), 0) FROM tidegate.fence", EVENTS)
+        await shop.until_committed(EVENTS)  # which is noted before Kafka has it
         yield shop
 
 
