@@ -345,7 +345,7 @@ class Worker:
         """
         self._handed_over += 1
         self._hop(self._on_delivered, chunk)
-        if self._handed_over - self._received > CHUNKS_WAITING_MAX:
+        if self._handed_over - self._received >= CHUNKS_WAITING_MAX:
             self.parts.kafka.pause(frozenset(self._owned))
             self._crowded = True
             self._hop(self._resume)

@@ -58,11 +58,11 @@ class Desk:
 
 async def test_what_waits_for_the_inbox_holds_the_client_back() -> None:
     desk = Desk()
-    await desk.deliver(CHUNKS_WAITING_MAX)
+    await desk.deliver(CHUNKS_WAITING_MAX - 1)
     assert desk.told == []
     await desk.deliver(1)
     assert desk.told == ["pause"]
-    desk.let_through(CHUNKS_WAITING_MAX - 1)
+    desk.let_through(CHUNKS_WAITING_MAX - 2)
     assert desk.told == ["pause"]
     desk.let_through(1)
     assert desk.told == ["pause", "resume"]
@@ -72,8 +72,8 @@ async def test_what_waits_for_the_inbox_holds_the_client_back() -> None:
 async def test_a_pause_is_ended_though_all_came_through_before_it() -> None:
     """1. The client's thread finds too many. 2. The loop gets them through. 3. The pause, and nothing more is read."""
     desk = Desk()
-    await desk.deliver(CHUNKS_WAITING_MAX)
-    desk.before_pause = lambda: desk.let_through(CHUNKS_WAITING_MAX)
+    await desk.deliver(CHUNKS_WAITING_MAX - 1)
+    desk.before_pause = lambda: desk.let_through(CHUNKS_WAITING_MAX - 1)
     await desk.deliver(1)
     assert desk.told == ["pause", "resume"]
     await desk.worker.cancel_all()
