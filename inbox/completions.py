@@ -9,6 +9,11 @@ where the long way has seven. It writes what is as expected, and nothing that wo
   and their claims answer.
 
 What is left over goes the long way, which finds out what it is.
+
+It sees the tables as they were when it began, which is before it has its locks; the long way looks behind them. Rows
+that it locks are judged as they are by then (fence, checkpoints), and claims meet in their unique index. That is enough
+while there is one generation of claims: with several it must not look for older claims here, nor claim in a generation
+that was the newest before the generation lock was had.
 """
 
 from __future__ import annotations
