@@ -100,7 +100,8 @@ def _settings(folder: Path, port: int, controller: int) -> Path:
 def _format(binary: Path, classes: str, settings: Path) -> None:
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     tool = [binary, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classes, "kafka.tools.StorageTool"]
-    command = [*tool, "format", "--standalone", "-t", cluster, "-c", settings]
+    # "=", because one id in 64 begins with "-" and would be read as an option.
+    command = [*tool, "format", "--standalone", f"--cluster-id={cluster}", "-c", settings]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise ServerFailed(f"kafka's storage could not be made:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
