@@ -79,9 +79,9 @@ async def test_a_worker_that_is_cut_off_anywhere_leaves_no_open_transaction_and_
     app = reader(name)
     (consumer,) = app.consumers.values()
     consumer.projection("effects", batch_max=3)(note)
-    await stage.send(name, *(Sent(f"e{n}", {"n": n}, partition=n % 2) for n in range(600)))
     chance = random.Random(47)
-    for _ in range(5):
+    for first in range(0, 600, 120):
+        await stage.send(name, *(Sent(f"e{n}", {"n": n}, partition=n % 2) for n in range(first, first + 120)))
         worker = await stage.start(app)
         await worker.until(lambda w=worker: w.events("effects", "completed") > 0)
         await asyncio.sleep(chance.uniform(0, 0.05))  # the moment of the cut, not a wait for anything
