@@ -137,9 +137,16 @@ async def contained(call: Awaitable[T]) -> T:
     try:
         return await call
     except BaseException as error:
-        if isinstance(error, Exception | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
-            raise
-        raise HandlerLeft(f"the handler raised {type(error).__name__}, which is no way to end an event") from error
+        if (left := left_by(error)) is not None:
+            raise left from error
+        raise
+
+
+def left_by(error: BaseException) -> HandlerLeft | None:
+    """What stands for an error that asyncio would end the whole process for; None where it stands for itself."""
+    if isinstance(error, Exception | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
+        return None
+    return HandlerLeft(f"the handler raised {type(error).__name__}, which is no way to end an event")
 
 
 def guarded_call(function: Callable[..., T], *args: Any, **named: Any) -> Returned[T] | Raised:
@@ -153,8 +160,10 @@ def guarded_call(function: Callable[..., T], *args: Any, **named: Any) -> Return
 def contained_call(function: Callable[..., T], *args: Any) -> Returned[T] | Raised:
     """`guarded_call` for a function that may also leave by what is no `Exception` (`sys.exit`): an end like any."""
     try:
-        return guarded_call(function, *args)
+        return Returned(function(*args))
     except BaseException as error:
+        if isinstance(error, Exception):
+            return Raised(error)
         if isinstance(error, KeyboardInterrupt | GeneratorExit):
             raise
         return Raised(HandlerLeft(f"it raised {type(error).__name__}, which is no way to end an event"))

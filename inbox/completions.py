@@ -18,6 +18,7 @@ that was the newest before the generation lock was had.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, LiteralString, NamedTuple
 
@@ -70,10 +71,7 @@ async def complete(
             "servers": [one.server for one in failing],
             "open": sorted(frozenset[int]().union(*[one.open for one in failing])),
             "most": NEWS_MAX,
-            "handlers": [claim.key.handler_id for claim in claims],
-            "claim_versions": [claim.key.version for claim in claims],
-            "ids": [claim.key.event_id for claim in claims],
-            "hashes": [claim.payload_hash for claim in claims],
+            **_packed(claims),
             "movers": [move.handler_id for move in moves],
             "versions": [move.version for move in moves],
             "topics": [move.topic for move in moves],
@@ -88,8 +86,32 @@ async def complete(
     return Written(frozenset(map(ClaimKey, handlers or (), versions or (), ids or ())), moved=False)
 
 
+def _packed(claims: Sequence[NewClaim]) -> dict[str, object]:
+    """Claims by their handlers, one string of ids and hashes for each: the driver looks at each member of an array."""
+    runs: dict[tuple[int, int], list[bytes]] = {}
+    for (handler_id, version, event_id), payload_hash in claims:
+        run = runs.setdefault((handler_id, version), [])
+        run.append(event_id)
+        run.append(_HASH.pack(payload_hash))
+    return {
+        "handlers": [handler_id for handler_id, _ in runs],
+        "claim_versions": [version for _, version in runs],
+        "packed": [b"".join(run) for run in runs.values()],
+        "asked": len(claims),
+    }
+
+
+_HASH: Final = struct.Struct(">q")
+
 _COMPLETE: Final[LiteralString] = """
-    WITH held AS MATERIALIZED (
+    WITH given AS MATERIALIZED (
+      SELECT g.handler, g.version, substring(g.packed FROM 24 * i + 1 FOR 16) AS event_id,
+             CAST(CAST('x' || encode(substring(g.packed FROM 24 * i + 17 FOR 8), 'hex') AS bit(64)) AS bigint)
+               AS payload_hash8
+        FROM unnest(CAST(:handlers AS bigint[]), CAST(:claim_versions AS int[]), CAST(:packed AS bytea[]))
+             g (handler, version, packed)
+       CROSS JOIN LATERAL generate_series(0, length(g.packed) / 24 - 1) i),
+    held AS MATERIALIZED (
       SELECT f.partition
         FROM unnest(CAST(:fence_topics AS text[]), CAST(:fence_partitions AS int[]), CAST(:epochs AS bigint[]))
              u (topic, partition, epoch)
@@ -99,7 +121,7 @@ _COMPLETE: Final[LiteralString] = """
     ours AS MATERIALIZED (SELECT count(*) = cardinality(CAST(:epochs AS bigint[])) AS ours FROM held),
     locked AS MATERIALIZED (SELECT ours, pg_advisory_xact_lock_shared(:key) FROM ours),
     seen AS MATERIALIZED (
-      SELECT count(f.event_id) AS n, coalesce(bool_or(f.event_id = ANY (CAST(:ids AS bytea[]))), false) AS hit,
+      SELECT count(f.event_id) AS n, coalesce(bool_or(f.event_id IN (SELECT event_id FROM given)), false) AS hit,
              bool_and(h.server = pg_postmaster_start_time()) AS known
         FROM locked
        CROSS JOIN (SELECT CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint) AS next) s
@@ -126,9 +148,7 @@ _COMPLETE: Final[LiteralString] = """
     claimed AS (
       INSERT INTO {claim_1} (handler, version, event_id, payload_hash8)
       SELECT c.handler, c.version, c.event_id, c.payload_hash8
-        FROM free
-       CROSS JOIN unnest(CAST(:handlers AS bigint[]), CAST(:claim_versions AS int[]), CAST(:ids AS bytea[]),
-                         CAST(:hashes AS bigint[])) c (handler, version, event_id, payload_hash8)
+        FROM free CROSS JOIN given c
        WHERE free.free ORDER BY c.handler, c.version, c.event_id
       ON CONFLICT DO NOTHING RETURNING handler, version, event_id),
     counted AS MATERIALIZED (SELECT count(*) AS n FROM claimed),
@@ -139,7 +159,7 @@ _COMPLETE: Final[LiteralString] = """
                          CAST(:partitions AS int[]), CAST(:olds AS bigint[]), CAST(:news AS bigint[]))
                   m (handler, version, topic, partition, old, new)
         JOIN {checkpoint} c USING (handler, version, topic, partition)
-       WHERE c.next_offset = m.old AND counted.n = cardinality(CAST(:ids AS bytea[]))
+       WHERE c.next_offset = m.old AND counted.n = CAST(:asked AS bigint)
        ORDER BY handler, version, topic, partition FOR NO KEY UPDATE OF c),
     moved AS (
       UPDATE {checkpoint} c SET next_offset = m.new FROM mine m
@@ -147,7 +167,7 @@ _COMPLETE: Final[LiteralString] = """
       RETURNING 1),
     partly AS (
       SELECT array_agg(handler) AS handlers, array_agg(version) AS versions, array_agg(event_id) AS ids
-        FROM claimed WHERE (SELECT n FROM counted) < cardinality(CAST(:ids AS bytea[])))
+        FROM claimed WHERE (SELECT n FROM counted) < CAST(:asked AS bigint))
     SELECT (SELECT n FROM counted), (SELECT count(*) FROM moved), partly.handlers, partly.versions, partly.ids
       FROM partly
 """

@@ -1,5 +1,9 @@
 """One call to the outside: `async with` around it, durable before and after.
 
+An attempt that is known to have succeeded, under a rule by which another call with the same key does no harm, is not
+waited for at the end of the `with` where something else holds back whatever depends on it (`Place.unwritten`: for a
+handler, that is its event's end). What if the process stops in between? The service is called again, with that key.
+
 What if the body is left without a word? Then nobody knows, and that is what is written down. What if it is left by an
 exception? The table of `effect_faults` says whether the call was surely not made; else the effect's rule decides. What
 if it is cancelled? The doubt is queued, nobody waits for it, and the cancellation goes on.
@@ -53,8 +57,8 @@ class Book(Protocol):
         """Write down how it ended; done once that is durable."""
         ...
 
-    def end_later(self, call: Call, ending: Ending) -> None:
-        """The same, and nobody waits."""
+    def end_later(self, call: Call, ending: Ending) -> asyncio.Future[None]:
+        """The same, and nobody waits for it now."""
         ...
 
     def monotonic_s(self) -> float:
@@ -77,6 +81,14 @@ class Place(Protocol):
         """It is over."""
         ...
 
+    def holds_back(self) -> bool:
+        """Whether something still waits for `unwritten`: what depends on this call's ending."""
+        ...
+
+    def unwritten(self, ending: asyncio.Future[None]) -> None:
+        """It ended well, which is on its way to the database: nothing that depends on it may be durable before."""
+        ...
+
 
 class _Step(enum.Enum):
     MADE = "made"
@@ -86,14 +98,14 @@ class _Step(enum.Enum):
 
 @final
 class EffectCall:
-    """`async with` it, once. Times are seconds."""
+    """`async with` it, once: `call` says what is called. Times are seconds."""
 
-    __slots__ = ("_answer", "_book", "_call", "_found", "_place", "_step", "_timed", "_too_late", "begun")
+    __slots__ = ("_answer", "_book", "_found", "_place", "_step", "_timed", "_too_late", "begun", "call")
 
     def __init__(self, book: Book, call: Call, place: Place | None = None) -> None:
         self.begun: Begun | None = None
         self._book = book
-        self._call = call
+        self.call = call
         self._place = place
         self._step = _Step.MADE
         self._found: EffectRow | None = None
@@ -153,21 +165,24 @@ class EffectCall:
         return max(TIMEOUT_MIN_S, left_s)
 
     def complete(self, result: Any = None, external_id: str | None = None) -> None:
-        """The service did it. `result` is JSON, given back to every later attempt; durable at the end of the `with`.
+        """The service did it. `result` is JSON, given back to every later attempt.
 
-        Raises ResultRefused for a result that cannot be kept: the call counts as done all the same.
+        Durable at the end of the `with`; in a handler, under `idempotent_key`, before the event's end is. Raises
+        ResultRefused for a result that cannot be kept: the call counts as done all the same.
         """
         external = None if external_id is None else safe_text(str(external_id), EXTERNAL_ID_CHARS_MAX)
         if self._step is _Step.OPEN and self._found is not None:
             self._answer = Ending(self._found.id, self._found.attempt_id, EffectState.COMPLETED, external_id=external)
             raise EffectMisused(f"{self} was done before: look at is_done before you call")
-        self._say_once()
+        begun = self._say_once()
         try:
-            text = result_text(result, self._call.effect.result_bytes_max)
+            text = result_text(result, self.call.effect.result_bytes_max)
         except ResultRefused as refused:
             self._answer = self._ending(EffectState.COMPLETED, external_id=external, error=str(refused))
             raise
-        self._answer = self._ending(EffectState.COMPLETED, text, external)
+        self._answer = Ending(
+            begun.made.effect_id, begun.attempt_id, EffectState.COMPLETED, text, external, "", answered=True
+        )
 
     def refused(self, why: str) -> None:
         """The service surely did not do it, and will not: another attempt may call. An error inside a 200, say."""
@@ -175,14 +190,9 @@ class EffectCall:
         self._answer = self._ending(EffectState.FAILED, error=safe_text(why))
 
     def __repr__(self) -> str:
-        return f"effect {self._call.effect.name!r} of operation {safe_text(self._call.operation_id, 100)!r}"
+        return f"effect {self.call.effect.name!r} of operation {safe_text(self.call.operation_id, 100)!r}"
 
     # ------------------------------------------------------------------------------------------------- in and out
-
-    @property
-    def call(self) -> Call:
-        """What is called."""
-        return self._call
 
     @property
     def was_entered(self) -> bool:
@@ -197,7 +207,7 @@ class EffectCall:
         try:
             if self._place is not None:
                 self._place.enter(self)
-            begun = await self._book.begin(self._call)
+            begun = await self._book.begin(self.call)
             opened = True
         finally:
             if not opened:
@@ -208,16 +218,20 @@ class EffectCall:
         self.begun = begun
         if self._place is not None:
             self._place.opened(self)
-        reach(Point.BEFORE_CALL, self._call.effect.name)
+        reach(Point.BEFORE_CALL, self.call.effect.name)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._found is None:
-            reach(Point.AFTER_CALL, self._call.effect.name)
+            reach(Point.AFTER_CALL, self.call.effect.name)
         try:
-            await self._leave(error)
+            answer, place = self._answer, self._place
+            if answer is not None and place is not None and error is None and self._may_be_left(answer, place):
+                place.unwritten(self._book.end_later(self.call, answer))
+            else:
+                await self._leave(error)
         finally:
             self._step = _Step.ENDED
             if self._place is not None and self.begun is not None:
@@ -230,9 +244,9 @@ class EffectCall:
         if ending is None:
             return
         if error is not None and isinstance(error, CUT_OFF):
-            self._book.end_later(self._call, ending)
+            self._book.end_later(self.call, ending)
             return
-        await self._book.end(self._call, ending)
+        await self._book.end(self.call, ending)
         if ending.state is EffectState.UNKNOWN:
             self._by_rule(error)
 
@@ -240,16 +254,16 @@ class EffectCall:
         if error is None:
             return self._ending(EffectState.UNKNOWN, error=UNSAID, answered=None)
         sure = self._too_late and not self._timed and isinstance(error, EffectTooLate)
-        said = sureness(error, self._call.effect.not_done)
+        said = sureness(error, self.call.effect.not_done)
         state = EffectState.FAILED if sure or said is not Sureness.UNSURE else EffectState.UNKNOWN
         return self._ending(state, error=f"the call ended with {type(error).__name__}", answered=answered(error))
 
     def _by_rule(self, error: BaseException | None) -> None:
         """What the body's end means: the exception goes on where the same key makes another call safe."""
-        effect, begun = self._call.effect, self._attempt
+        effect, begun = self.call.effect, self._attempt
         if error is None:
             raise EffectUnknown(begun.made.effect_id, f"{self}: {UNSAID}")
-        if isinstance(effect.rule, IdempotentKey):
+        if self._is_repeatable:
             return
         if isinstance(effect.rule, Probe):
             due = begun.made.deadline + datetime.timedelta(seconds=effect.margin_s)
@@ -258,17 +272,28 @@ class EffectCall:
         why = f"{self}: the call ended with {type(error).__name__}, and nobody can be asked what became of it"
         raise EffectUnknown(begun.made.effect_id, why) from error
 
+    def _may_be_left(self, ending: Ending, place: Place) -> bool:
+        """Nobody has to wait for it here."""
+        return ending.state is EffectState.COMPLETED and self._is_repeatable and place.holds_back()
+
+    @property
+    def _is_repeatable(self) -> bool:
+        """Another call with the same key does no harm."""
+        return isinstance(self.call.effect.rule, IdempotentKey)
+
     @property
     def _attempt(self) -> Begun:
         if self.begun is None:
             raise EffectMisused(f"{self} was not entered: write `async with ctx.effect(...) as effect:`")
         return self.begun
 
-    def _say_once(self) -> None:
-        if self._step is not _Step.OPEN or self.begun is None:
+    def _say_once(self) -> Begun:
+        begun = self.begun
+        if self._step is not _Step.OPEN or begun is None:
             raise EffectMisused(f"{self} is over (or never began): complete() and refused() belong inside its `with`")
         if self._answer is not None:
             raise EffectMisused(f"{self}: only one of complete() and refused() counts, and it was called already")
+        return begun
 
     def _ending(
         self,

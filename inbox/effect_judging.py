@@ -101,8 +101,8 @@ def judge_missing(call: Call, now: datetime.datetime) -> TakeOver | None:
 
     The key cannot be older than the record that led to it. A record from the future says nothing.
     """
-    rule, origin = call.effect.rule, call.owner.origin
-    at = None if origin is None else origin.at
+    rule = call.effect.rule
+    at = None if call.event is None else call.event.timestamp
     if isinstance(rule, IdempotentKey) and at is not None and at <= now and _is_valid(rule, call.effect, at, now):
         return TakeOver(in_doubt=True, unsure=1, key_since=at)
     return None

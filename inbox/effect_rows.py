@@ -10,7 +10,6 @@ import dataclasses
 import datetime
 import decimal
 import enum
-import functools
 import json
 import re
 import uuid
@@ -20,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from .effect_rules import Asked, Effect
 from .effect_states import EffectState, Resolution
-from .event import Partition
+from .event import Event, Partition
 from .identity import digest16, event_id16, length_prefixed
 
 NOT_TOLD: Final = b"\0" * 16
@@ -39,33 +38,52 @@ class Home(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where the event behind an effect was read: after a restore its place says whether a missing row proves anything.
-
-    `at` bounds how old a key can be: nothing was called before the record was written.
+    """Where the events behind effects were read: after a restore an event's place says whether a missing row proves
+    anything.
     """
 
     consumer: str
     partition: Partition
-    offset: int
-    at: datetime.datetime | None
 
 
-class Owner(NamedTuple):
-    """Whose effects these are: for a consumer's handler one value for each handling, for others what they say.
+@final
+class Owner:
+    """Whose effects these are: one value for many calls, so that what they share is made, and sent, once.
 
     `name` is read by people and is part of the key that goes out. `identity` is what the row is found by; it outlives
-    a renaming. `scope` keeps the same operation id of two tenants (or two kinds of event) apart.
+    a renaming. Within `scope` an operation id counts: it keeps the same one of two tenants (or two kinds of event)
+    apart.
     """
 
-    name: str
-    identity: str = ""
-    scope: str = ""
-    home: Home | None = None
-    origin: Origin | None = None
-    event_id: bytes | None = None
-    tenant: str | None = None
-    brand: str | None = None
-    correlation_id: str = ""
+    __slots__ = ("_prefixes", "brand", "home", "identity", "name", "origin", "scope", "tenant")
+
+    def __init__(
+        self,
+        name: str,
+        identity: str = "",
+        scope: str = "",
+        home: Home | None = None,
+        origin: Origin | None = None,
+        tenant: str | None = None,
+        brand: str | None = None,
+    ) -> None:
+        self.name = name
+        self.identity = identity
+        self.scope = scope
+        self.home = home
+        self.origin = origin
+        self.tenant = tenant
+        self.brand = brand
+        self._prefixes: dict[str, tuple[bytes, bytes]] = {}
+
+    def prefixes(self, effect: str) -> tuple[bytes, bytes]:
+        """What the identities of all its operations of an effect begin with, and their keys."""
+        found = self._prefixes.get(effect)
+        if found is None:
+            whose = ((b"effect", self.identity or self.name), (b"effect-key", self.name))
+            row, key = (length_prefixed((kind, *map(_bytes, (self.scope, name, effect)))) for kind, name in whose)
+            found = self._prefixes[effect] = row, key
+        return found
 
 
 class Call(NamedTuple):
@@ -74,25 +92,28 @@ class Call(NamedTuple):
     effect: Effect
     owner: Owner
     operation_id: str
-    scope: str
-    """Within which the operation id counts."""
     fingerprint: bytes
     identity: bytes
     key: str
     """The idempotency key: derived, so that a repeat after a restore sends the same one. A UUID in form, because some
     services demand one.
     """
+    correlation_id: str
+    event: Event[Any] | None
+    """Because of which it is done. Nothing was called before its record was written: that bounds how old a key is."""
 
     @classmethod
-    def of(cls, effect: Effect, owner: Owner, operation_id: str, request: Request, scope: str | None = None) -> Call:
+    def of(
+        cls, effect: Effect, owner: Owner, operation_id: str, request: Request,
+        correlation_id: str = "", event: Event[Any] | None = None,
+    ) -> Call:  # fmt: skip
         """Raises ValueError for an empty operation id and TypeError for a request that has no stable form."""
         if not operation_id:
             raise ValueError("an effect needs an operation id that is not empty: it is what a repeat is known by")
-        where = owner.scope if scope is None else scope
-        name, operation = effect.name, _bytes(operation_id)
-        identity = event_id16(_prefix(b"effect", where, owner.identity or owner.name, name), operation)
-        key = _uuid(event_id16(_prefix(b"effect-key", where, owner.name, name), operation))
-        return cls(effect, owner, operation_id, where, fingerprint(request), identity, key)
+        of_row, of_key = owner.prefixes(effect.name)
+        operation = _bytes(operation_id)
+        identity, key = event_id16(of_row, operation), _uuid(event_id16(of_key, operation))
+        return cls(effect, owner, operation_id, fingerprint(request), identity, key, correlation_id, event)
 
 
 def next_key(key: str) -> str:
@@ -105,12 +126,6 @@ def _uuid(digest: bytes) -> str:
     text = digest.hex()
     variant = "89ab"[int(text[16], 16) & 3]
     return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
-
-
-@functools.lru_cache(maxsize=1024)
-def _prefix(kind: bytes, *parts: str) -> bytes:
-    """What many operations share: an owner has few scopes and effects, and thousands of operations a second."""
-    return length_prefixed((kind, *map(_bytes, parts)))
 
 
 def _bytes(text: str) -> bytes:
@@ -208,7 +223,8 @@ def fingerprint(request: Request) -> bytes:
         return NOT_TOLD
     if isinstance(request, bytes | bytearray):
         return digest16(b"request-bytes", bytes(request))
-    return digest16(b"request-json", _ENCODER.encode(request).encode())
+    text = _ENCODER.encode(request).encode()
+    return event_id16(_OF_JSON, len(text).to_bytes(4, "big") + text)
 
 
 def _plain(value: Any) -> Any:
@@ -228,5 +244,7 @@ def _plain(value: Any) -> Any:
         return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - json looks into it
     raise TypeError(f"request= holds a {type(value).__name__}, which has no stable form: give JSON, text or bytes")
 
+
+_OF_JSON: Final = length_prefixed((b"request-json",))
 
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plain)

@@ -25,8 +25,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .columns import NAME_CHARS_MAX
 from .effect_judging import TakeOver
-from .effect_rows import Call, EffectRow
-from .effect_rules import rule_name
+from .effect_rows import Call, EffectRow, Owner
+from .effect_rules import Effect, rule_name
 from .effect_states import EffectAct, EffectState, Resolution, sources
 from .errors import OwnershipLost
 from .failure_rows import indexed_text
@@ -77,7 +77,8 @@ def intend_sql(t: Tables) -> str:
     """Write many intents, each under its fence: one statement, one commit. Parameters by `intend`.
 
     A row that stands already, one whose fence is not ours, and one below the bound of a restored database are left
-    out; ordered, so that two groups never wait for each other crosswise. What many intents share is sent once.
+    out; ordered, so that two groups never wait for each other crosswise. What many intents share is sent once, and what
+    was made comes back in one row: numbers, attempts' ids in the same order, and the time behind all of it.
     """
     return t.sql("""
         WITH shared AS (
@@ -111,8 +112,8 @@ def intend_sql(t: Tables) -> str:
                               WHERE r.consumer = s.consumer AND r.topic = s.origin_topic
                                 AND r.partition = s.origin_partition AND a.origin_offset < r.until_offset)
            ORDER BY a.identity
-          ON CONFLICT (identity) DO NOTHING RETURNING id, attempt_id, deadline)
-        SELECT id, attempt_id, deadline FROM made
+          ON CONFLICT (identity) DO NOTHING RETURNING id, attempt_id)
+        SELECT array_agg(id), string_agg(attempt_id, ''::bytea), clock_timestamp() FROM made
     """).text
 
 
@@ -122,25 +123,36 @@ async def intend(statement: Statement, intents: Sequence[Intent]) -> list[Made |
     Texts and numbers of all of them go in one JSON list, ids of 16 bytes in one string: the driver looks at each member
     of an array, which costs more than the rest of the statement.
     """
-    shared: dict[tuple[object, ...], int] = {}
+    shared: dict[tuple[int, int], int] = {}
     kinds: list[dict[str, Any]] = []
     texts: list[str | int | None] = []
     ids: list[bytes] = []
     for call, attempt_id in intents:
-        owner, origin = call.owner, call.owner.origin
-        kind = _kind_of(call)
+        effect, owner, operation_id, fingerprint, identity, key, correlation_id, event = call
+        kind = (id(effect), id(owner))
         no = shared.get(kind)
         if no is None:
             no = shared[kind] = len(kinds)
-            kinds.append(_shared_values(no, call))
-        texts += (
-            no, indexed_text(call.operation_id), indexed_text(owner.correlation_id), call.key,
-            None if origin is None else origin.offset,
-        )  # fmt: skip
-        ids += (call.identity, call.fingerprint, attempt_id, owner.event_id or NO_EVENT)
-    found = await statement.fetch(_JSON.encode(kinds), _JSON.encode(texts), b"".join(ids), NO_EVENT)
-    made = {row[1]: Made(row[0], row[2]) for row in found}
-    return [made.get(attempt_id) for _, attempt_id in intents]
+            kinds.append(_shared_values(no, effect, owner))
+        offset, event_id = (None, NO_EVENT) if event is None else (event.record.offset, event.event_id)
+        operation = indexed_text(operation_id)
+        correlation = operation if correlation_id == operation_id else indexed_text(correlation_id)
+        texts += (no, operation, correlation, key, offset)
+        ids += (identity, fingerprint, attempt_id, event_id)
+    (row,) = await statement.fetch(_JSON.encode(kinds), _JSON.encode(texts), b"".join(ids), NO_EVENT)
+    numbers, attempts, now = row
+    made: dict[bytes, int] = dict(zip(_ids_in(attempts), numbers or (), strict=True))
+    seconds = {call.effect.deadline_s for call, _ in intents}
+    deadlines = {deadline_s: now + datetime.timedelta(seconds=deadline_s) for deadline_s in seconds}
+    return [
+        Made(made[attempt_id], deadlines[call.effect.deadline_s]) if attempt_id in made else None
+        for call, attempt_id in intents
+    ]
+
+
+def _ids_in(packed: bytes | None) -> list[bytes]:
+    """Ids of 16 bytes that came back as one string; None where none did."""
+    return [] if packed is None else [packed[at : at + 16] for at in range(0, len(packed), 16)]
 
 
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False)
@@ -149,20 +161,11 @@ NO_EVENT: Final = b"\0" * 16
 """Stands for no event while a group is on its way: no digest is that."""
 
 
-def _kind_of(call: Call) -> tuple[object, ...]:
-    """What intents with the same `_shared_values` have in common, cheaper to compare."""
-    owner = call.owner
-    origin = owner.origin
-    whence = None if origin is None else (origin.consumer, origin.partition)
-    return (id(call.effect), call.scope, owner.name, owner.home, whence, owner.tenant, owner.brand)
-
-
-def _shared_values(no: int, call: Call) -> dict[str, Any]:
-    effect, owner = call.effect, call.owner
+def _shared_values(no: int, effect: Effect, owner: Owner) -> dict[str, Any]:
     home, origin = owner.home, owner.origin
     return {
         "no": no,
-        "scope": _name(call.scope),
+        "scope": _name(owner.scope),
         "owner": _name(owner.name),
         "name": effect.name,
         "rule": rule_name(effect.rule),
@@ -187,6 +190,7 @@ def end_sql(t: Tables) -> str:
     counts of the attempt that is the present one.
     """
     return t.sql("""
+        WITH written AS (
         UPDATE {effect} e
            SET state = CASE WHEN u.state = 'failed' AND e.in_doubt THEN 'unknown' ELSE u.state END,
                ended_at = clock_timestamp(), result = CAST(u.result AS jsonb), external_id = u.external_id,
@@ -200,7 +204,8 @@ def end_sql(t: Tables) -> str:
            AND CASE u.state WHEN 'completed' THEN e.state IN ('intended', 'failed', 'unknown')
                                               AND (e.attempt_id = u.attempt_id OR u.attempt_id = ANY (e.earlier))
                             ELSE e.state = 'intended' AND e.attempt_id = u.attempt_id END
-        RETURNING u.attempt_id
+        RETURNING u.attempt_id)
+        SELECT string_agg(attempt_id, ''::bytea) FROM written
     """).text
 
 
@@ -209,10 +214,10 @@ async def end(statement: Statement, endings: Sequence[Ending]) -> list[bool]:
     texts: list[str | int | None] = []
     ids: list[bytes] = []
     for effect_id, attempt_id, state, result, external_id, error, _ in sorted(endings, key=_effect_id):
-        texts += (effect_id, state.value, result, external_id, error)
+        texts += (effect_id, state, result, external_id, error)
         ids.append(attempt_id)
-    rows = await statement.fetch(_JSON.encode(texts), b"".join(ids))
-    written = {row[0] for row in rows}
+    ((packed,),) = await statement.fetch(_JSON.encode(texts), b"".join(ids))
+    written = set(_ids_in(packed))
     return [ending.attempt_id in written for ending in endings]
 
 
@@ -231,9 +236,9 @@ _READ: Final = (
 
 async def find(conn: AsyncConnection, t: Tables, call: Call) -> tuple[EffectRow | None, datetime.datetime, bool]:
     """What is known of `call`, the database's time, and whether the database may have forgotten about it; no lock."""
-    place, restored_at = call.owner.origin, None
+    place, event, restored_at = call.owner.origin, call.event, None
     now: datetime.datetime = await conn.scalar(sa.text("SELECT clock_timestamp()"))
-    if place is not None:
+    if place is not None and event is not None:
         restored_at = await conn.scalar(
             t.sql("""
                 SELECT declared_at FROM {restored} WHERE consumer = :consumer AND topic = :topic
@@ -243,7 +248,7 @@ async def find(conn: AsyncConnection, t: Tables, call: Call) -> tuple[EffectRow 
                 "consumer": place.consumer,
                 "topic": place.partition.topic,
                 "partition": place.partition.number,
-                "offset": place.offset,
+                "offset": event.offset,
             },
         )
     found = await conn.execute(_reading(t).where(t.effect.c.identity == call.identity))
@@ -339,13 +344,13 @@ async def open_after_restore(conn: AsyncConnection, t: Tables, intent: Intent, j
 
     None where a row stands by now: read it. `Made` of an unknown row means that it is there, not that a call is due.
     """
-    effect, owner = intent.call.effect, intent.call.owner
+    effect, owner, event = intent.call.effect, intent.call.owner, intent.call.event
     call_s = 0.0 if judged is None else effect.deadline_s
     due_s = 0.0 if judged is None else effect.deadline_s + effect.margin_s
     now = sa.func.clock_timestamp()
     values = {
         "identity": intent.call.identity,
-        "scope": _name(intent.call.scope),
+        "scope": _name(owner.scope),
         "owner": _name(owner.name),
         "name": effect.name,
         "operation_id": indexed_text(intent.call.operation_id),
@@ -363,10 +368,10 @@ async def open_after_restore(conn: AsyncConnection, t: Tables, intent: Intent, j
         "ended_at": now if judged is None else None,
         "error": "the database was restored, and may have forgotten a call" if judged is None else "",
         "consumer": "" if owner.origin is None else owner.origin.consumer,
-        "event_id": owner.event_id,
+        "event_id": None if event is None else event.event_id,
         "tenant": _optional(owner.tenant),
         "brand": _optional(owner.brand),
-        "correlation_id": indexed_text(owner.correlation_id),
+        "correlation_id": indexed_text(intent.call.correlation_id),
     }
     statement = insert(t.effect).values(values).on_conflict_do_nothing(index_elements=["identity"])
     made = (await conn.execute(statement.returning(t.effect.c.id, t.effect.c.deadline))).one_or_none()

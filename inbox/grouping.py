@@ -21,6 +21,9 @@ Answer = TypeVar("Answer")
 GROUP_MAX: Final = 500
 """Members of one statement: beyond it a group gains nothing and holds up the ones behind it."""
 
+LOOK_S: Final = 0.002
+"""How soon a group that is held back notices that it need not be."""
+
 Waiting: TypeAlias = "tuple[Ask, asyncio.Future[Answer]]"
 
 
@@ -32,11 +35,13 @@ class Grouped(Generic[Ask, Answer]):
         self,
         run: Callable[[Sequence[Ask]], Awaitable[Sequence[Answer]]],
         unclaimed: Callable[[Ask, Answer], None] | None = None,
-        spacing_s: float = 0.0,
+        spacing_s: Callable[[int], float] | None = None,
     ) -> None:
-        """`spacing_s`: between the starts of two groups at least; the first one after a rest starts at once."""
+        """`spacing_s`: so many wait, how long is it at least from the start of the last group to that of the next? The
+        first one after a rest starts at once.
+        """
         self._spacing_s = spacing_s
-        self._next_s = 0.0
+        self._began_s = float("-inf")
         self._run = run
         self._unclaimed = unclaimed
         self._waiting: list[Waiting[Ask, Answer]] = []
@@ -88,12 +93,15 @@ class Grouped(Generic[Ask, Answer]):
             self._waiting = []
 
     async def _space(self) -> None:
-        if self._spacing_s:
-            loop = asyncio.get_running_loop()
-            early_s = self._next_s - loop.time()
-            if early_s > 0:
-                await asyncio.sleep(early_s)
-            self._next_s = loop.time() + self._spacing_s
+        if self._spacing_s is None:
+            return
+        loop = asyncio.get_running_loop()
+        while True:
+            early_s = self._began_s + self._spacing_s(len(self._waiting)) - loop.time()
+            if early_s <= 0:
+                break
+            await asyncio.sleep(min(early_s, LOOK_S))
+        self._began_s = loop.time()
 
     async def _answer(self, group: list[Waiting[Ask, Answer]]) -> None:
         settled = False

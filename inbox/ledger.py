@@ -13,6 +13,7 @@ It is sent again for as long as the ledger is open: it says the same, however of
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 from collections.abc import Awaitable, Sequence
@@ -25,7 +26,7 @@ from . import effect_findings, effects
 from .clock import Clock, SystemClock
 from .effect_call import Begun, EffectCall, Place
 from .effect_findings import Testimony
-from .effect_meeting import Asker, Meeting, Withdrawn, as_ours, ask_plainly, begun
+from .effect_meeting import Asker, Meeting, Withdrawn, as_ours, ask_plainly
 from .effect_rows import Call, EffectRow, Owner
 from .effect_rules import Effect, Probe, ProbeAnswer
 from .effect_states import EffectState
@@ -56,6 +57,11 @@ plan that was made while the table was small must not scan it when it is large.
 SPACING_S: Final = 0.002
 """Between two groups: a statement costs the loop what four of its rows do, so under load larger groups are worth more
 than a call's two milliseconds. A call that comes alone waits for nobody.
+"""
+
+UNHURRIED_S: Final = 0.01
+"""The same for endings that nobody waits for, while more calls are under way than endings are there: the claims behind
+them go in groups at the same distance (`consumers.worker.spacing`).
 """
 
 CLOSE_S: Final = 5.0
@@ -104,8 +110,10 @@ class Ledger:
         self.monotonic_s = self._clock.monotonic_s
         self._intent_line = Line(store, effects.intend_sql(store.tables))
         self._ending_line = Line(store, effects.end_sql(store.tables))
-        self._intents: Grouped[Intent, Made | None] = Grouped(self._intend, self._never_called, SPACING_S)
-        self._endings: Grouped[tuple[Call, Ending], None] = Grouped(self._end, spacing_s=SPACING_S)
+        self._intents: Grouped[Intent, Made | None] = Grouped(self._intend, self._never_called, lambda _: SPACING_S)
+        self._endings: Grouped[tuple[Call, Ending], None] = Grouped(self._end, spacing_s=self._endings_spacing_s)
+        self._under_way = 0
+        self._hurry = False
         self._attempts = itertools.count()
         self._mark = os.urandom(10)
         self._closed = False
@@ -129,8 +137,8 @@ class Ledger:
         `owner` names the job or the route. The operation is one for each (scope, owner, effect, operation id), and
         whatever may be given the same operation id for another business needs another scope (a tenant, say).
         """
-        whose = Owner(owner, scope=scope, tenant=tenant, brand=brand, correlation_id=correlation_id or operation_id)
-        return self.call(Call.of(effect, whose, operation_id, request))
+        whose = _owner(owner, scope, tenant, brand)
+        return self.call(Call.of(effect, whose, operation_id, request, correlation_id or operation_id))
 
     def call(self, call: Call, place: Place | None = None) -> EffectCall:
         """The same for a worker, which knows more of it."""
@@ -164,16 +172,23 @@ class Ledger:
         if not self._gate.is_open(call.effect):
             await self._gate.admit(call.effect)
         asked_s = self.monotonic_s()
-        intent = Intent(call, self._new_attempt())
+        attempt_id = self._new_attempt()
+        intent = Intent(call, attempt_id)
         try:
             made = await self._intents.put(intent)
-            return begun(made, intent, call.key, 1, asked_s) if made is not None else await self._meeting.meet(intent)
+            if made is not None:
+                found = Begun(made, attempt_id, call.key, 1, asked_s + call.effect.deadline_s)
+            else:
+                found = await self._meeting.meet(intent)
         except STORE_ERRORS as error:
             self._withdrawn.add(intent.attempt_id)
             raise as_ours(error) from error
         except asyncio.CancelledError:
             self._withdrawn.add(intent.attempt_id)
             raise
+        if type(found) is Begun:
+            self._under_way += 1
+        return found
 
     def _new_attempt(self) -> bytes:
         """16 bytes that no other attempt has, of this ledger or of any other."""
@@ -197,23 +212,30 @@ class Ledger:
         """Whoever asked for it was cancelled meanwhile: its row says that nothing was sent."""
         if made is not None:
             ending = Ending(made.effect_id, intent.attempt_id, EffectState.FAILED, error="cancelled before the call")
-            self.end_later(intent.call, ending)
+            self._endings.enqueue((intent.call, ending))
 
     # ------------------------------------------------------------------------------------------------------ ending
 
     def end(self, call: Call, ending: Ending) -> Awaitable[None]:
         """Write down how an attempt ended; done once it is durable, however long the database is away."""
+        self._hurry = True
+        return self.end_later(call, ending)
+
+    def end_later(self, call: Call, ending: Ending) -> asyncio.Future[None]:
+        """The same, and nobody waits for it now."""
+        self._under_way -= 1
         self._gate.ended(call.effect, ending.answered)
         return self._endings.enqueue((call, ending))
 
-    def end_later(self, call: Call, ending: Ending) -> None:
-        """The same, and nobody waits."""
-        self._gate.ended(call.effect, ending.answered)
-        self._endings.enqueue((call, ending))
+    def _endings_spacing_s(self, waiting: int) -> float:
+        if self._hurry:
+            return SPACING_S
+        return UNHURRIED_S if self._under_way > waiting else 0.0
 
     async def _end(self, members: Sequence[tuple[Call, Ending]]) -> Sequence[None]:
         """One group, until it is durable: it says the same however often it is said, so a lost answer is no matter."""
         name = members[0][0].effect.name
+        self._hurry = False
         reach(Writes.COMPLETION.before, name)
         tries = 0
         while True:
@@ -248,9 +270,15 @@ class Ledger:
                     effect_id=ending.effect_id,
                     handler=call.owner.name,
                     operation_id=call.operation_id,
-                    correlation_id=call.owner.correlation_id,
+                    correlation_id=call.correlation_id,
                     external_id=ending.external_id,
                 )
+
+
+@functools.lru_cache(maxsize=1024)
+def _owner(name: str, scope: str, tenant: str | None, brand: str | None) -> Owner:
+    """Of a job or a web request: one for many calls."""
+    return Owner(name, scope=scope, tenant=tenant, brand=brand)
 
 
 def _without_result(call: Call, ending: Ending, why: str) -> tuple[Call, Ending]:

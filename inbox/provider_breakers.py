@@ -131,7 +131,9 @@ class ProviderBreakers:
         """Count how a call ended. True: the breaker's row has to move, which is `move`'s business."""
         if not provider:
             return False
-        view = self._views.setdefault(provider, _View())
+        view = self._views.get(provider)
+        if view is None:
+            view = self._views[provider] = _View()
         view.failures = 0 if ok else view.failures + 1
         if view.moving:
             return False

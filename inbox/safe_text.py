@@ -22,7 +22,10 @@ def safe_text(text: str, chars_max: int = MESSAGE_CHARS_MAX) -> str:
 
     A surrogate pair becomes the character that it stands for; a backslash, "u0000" is ordinary text and stays.
     """
-    if not text.isascii():
+    if text.isascii():
+        if len(text) <= chars_max and "\0" not in text:
+            return text
+    else:
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     text = text.replace("\0", REPLACEMENT)
     return text if len(text) <= chars_max else text[: chars_max - 1] + CUT

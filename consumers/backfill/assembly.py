@@ -194,7 +194,7 @@ class _Making:
         runner = CommandRunner(
             store, self._group, self.holdings, mediator, self._encoder, completer, ground.dependencies, METER,
             self.clock, Attempts(ground.dependencies, METER, self.clock), effects, self.breakers, parked, _nobody,
-            lambda item: landings.lost(item.partition, item.epoch), Handling(),
+            lambda item: landings.lost(item.partition, item.epoch), landings.fail, Handling(),
         )  # fmt: skip
         stack.push_async_callback(ledger.close)
         bound = BoundCommand(command, self._target.handler_id)

@@ -25,6 +25,8 @@ from .transaction import LazyTx
 
 T = TypeVar("T")
 
+NONE_ON_THEIR_WAY: Final[list[asyncio.Future[None]]] = []
+
 LEFT: Final = Returned(None)
 """The handler has come back."""
 
@@ -121,6 +123,11 @@ class Attempt:
     def outgoing(self) -> tuple[NewOutgoing, ...]:
         """What goes out with the claim."""
         return () if self._publication is None else tuple(self._publication.outgoing)
+
+    @property
+    def on_their_way(self) -> list[asyncio.Future[None]]:
+        """Endings of its calls: the event's end is not durable before they are."""
+        return NONE_ON_THEIR_WAY if self._desk is None else self._desk.on_their_way
 
     def leave(self, outcome: Returned[T] | Raised) -> Returned[T] | Raised:
         """The handling is over, and nothing begins any more; what it left behind may be an error of its own."""

@@ -19,7 +19,6 @@ from ...dlq.fates import BEHIND, Later
 from ...dlq.guard import (
     Raised,
     Returned,
-    contained,
     contained_call,
     guarded,
     past_deadline,
@@ -53,6 +52,7 @@ from .parked_keys import Lane, ParkedKeys
 from .places import Places
 from .publishing import Encoder
 from .repeats import CONFLICT, REPEAT, Flight, InFlight, standing
+from .unwritten import Unwritten
 from .watching import Running
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
@@ -68,11 +68,6 @@ class _Begun(NamedTuple):
 
 def nobody_waits() -> None:
     """For an event that nothing waits for."""
-
-
-async def _failed(error: BaseException) -> None:
-    """Spawned, it ends the worker."""
-    raise error
 
 
 @final
@@ -100,6 +95,7 @@ class CommandRunner:
         parked: ParkedKeys,
         returned: Callable[[str], None],
         lost: Callable[[LaneItem], None],
+        failed: Callable[[BaseException], None],
         running: Running,
     ) -> None:
         self._store = store
@@ -118,7 +114,9 @@ class CommandRunner:
         self._first: dict[str, FirstAttempts] = {}
         self._returned = returned
         self._lost = lost
+        self._failed = failed
         self._running = running
+        self._unwritten = Unwritten(completer.add, failed)
         self.in_flight = InFlight()
 
     def make(self, bound: BoundCommand, item: LaneItem) -> object | NothingToDo | None:
@@ -176,7 +174,7 @@ class CommandRunner:
         flight = self.in_flight.enter_free(key)
         reach(Point.BEFORE_HANDLER, command.name)
         running = self._running.begin(command.name, item.event)
-        handling = contained(self._mediator.carry_out(command, HandlerContext(item.event, 1, attempt), made))
+        handling = self._mediator.first_attempt(command, HandlerContext(item.event, 1, attempt), made)
         task = asyncio.get_running_loop().create_task(handling)
         first = FirstAttempt(attempt, flight, task, time.perf_counter(), running)
         self._under_way(bound, spawn).add(first)
@@ -198,7 +196,7 @@ class CommandRunner:
             try:
                 self._look_at(first, spawn)
             except BaseException as error:  # in a function that the loop calls it would be logged, and all would wait
-                spawn(_failed(error))
+                self._failed(error)
                 raise
 
     def _look_at(self, first: FirstAttempt, spawn: Spawn) -> None:
@@ -213,7 +211,11 @@ class CommandRunner:
         self._returned(name)
         ended = Ended(attempt.outgoing) if attempt.outgoing else SUCCESS
         seconds = time.perf_counter() - first.began_s
-        self._completer.add(self._completion(attempt.bound, attempt.item, ended, seconds=seconds, landed=first.flight))
+        completion = self._completion(attempt.bound, attempt.item, ended, seconds=seconds, landed=first.flight)
+        if endings := attempt.on_their_way:
+            self._unwritten.add(endings, completion)
+        else:
+            self._completer.add(completion)
 
     async def _past_deadline(self, first: FirstAttempt) -> None:
         """A handler did not come back in time."""

@@ -60,6 +60,8 @@ class Conclusion:
     ) -> Ended:
         """What an attempt that came back amounts to; its transaction is committed with the claim, or undone."""
         tx, event = attempt.tx, attempt.event
+        for ending in attempt.on_their_way:
+            await ending
         await tx.seal()
         if isinstance(outcome, Raised):
             await tx.close(outcome.error)

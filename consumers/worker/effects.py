@@ -28,6 +28,9 @@ from .handling import Mediator
 T = TypeVar("T")
 
 
+OWNERS_MAX: Final = 4_096
+"""Remembered at most: one for each partition, type and tenant that calls are made for; another one is soon made."""
+
 NAMES_NONE: Final[Mapping[str, Collection[str]]] = MappingProxyType({})
 
 
@@ -63,6 +66,7 @@ class Effects:
         self._declared = declared
         self._named = named
         self._until_s: float | None = None
+        self._owners: dict[tuple[object, ...], Owner] = {}
         self.fenced = fenced
 
     def quiet(self, budget_s: float) -> None:
@@ -77,6 +81,25 @@ class Effects:
     def desk(self, command: str, handler_id: int, event: Event[Any], holding: Holding) -> EffectDesk:
         """For one attempt."""
         return EffectDesk(self, command, handler_id, event, holding)
+
+    def owner(self, command: str, handler_id: int, event: Event[Any], holding: Holding, *, of_event: bool) -> Owner:
+        """One for all calls of a command, a partition, a type and a tenant. `of_event`: the operation is the event."""
+        record, tenant, brand, kind = event.record, event.tenant, event.brand, event.type if of_event else None
+        key = (handler_id, holding.partition, holding.fence_epoch, record.topic, record.partition, kind, tenant, brand)
+        owner = self._owners.get(key)
+        if owner is None:
+            if len(self._owners) >= OWNERS_MAX:
+                self._owners.clear()
+            owner = self._owners[key] = Owner(
+                f"{self.consumer}/{command}",
+                f"#{handler_id}",
+                _scope_of(event) if of_event else tenant or "",
+                Home(self.consumer, holding.partition, holding.fence_epoch) if self.fenced else None,
+                Origin(self.consumer, Partition(record.topic, record.partition)),
+                tenant,
+                brand,
+            )
+        return owner
 
     def find(self, effect: str | Effect, command: str) -> Effect:
         """A declared effect that the command may make. Raises EffectMisused."""
@@ -100,11 +123,11 @@ class EffectDesk:
         self._event = event
         self._holding = holding
         self._tx: Transaction | None = None
-        self._owner: Owner | None = None
         self._made: list[EffectCall] = []
         self._entered: set[bytes] = set()
         self._open: set[EffectCall] = set()
         self._released: asyncio.Future[None] | None = None
+        self._unwritten: list[asyncio.Future[None]] = []
         self._ended = False
 
     def watch(self, tx: Transaction) -> None:
@@ -113,28 +136,14 @@ class EffectDesk:
 
     def effect(self, effect: str | Effect, operation_id: str | None, request: Any) -> EffectCall:
         """A call that is about to be made. Raises EffectMisused for a name that is not declared."""
-        event, found = self._event, self._effects.find(effect, self._command)
-        scope = _scope_of(event) if operation_id is None else event.tenant or ""
+        event, effects = self._event, self._effects
+        found, of_event = effects.find(effect, self._command), operation_id is None
+        owner = effects.owner(self._command, self._handler_id, event, self._holding, of_event=of_event)
         operation = event.operation_id if operation_id is None else operation_id
-        call = EffectCall(self._effects.ledger, Call.of(found, self._whose(), operation, request, scope), self)
+        wanted = Call.of(found, owner, operation, request, event.correlation_id, event)
+        call = EffectCall(effects.ledger, wanted, self)
         self._made.append(call)
         return call
-
-    def _whose(self) -> Owner:
-        owner = self._owner
-        if owner is None:
-            event, holding, consumer = self._event, self._holding, self._effects.consumer
-            owner = self._owner = Owner(
-                f"{consumer}/{self._command}",
-                f"#{self._handler_id}",
-                home=Home(consumer, holding.partition, holding.fence_epoch) if self._effects.fenced else None,
-                origin=Origin(consumer, Partition(event.topic, event.partition), event.offset, event.timestamp),
-                event_id=event.event_id,
-                tenant=event.tenant,
-                brand=event.brand,
-                correlation_id=event.correlation_id,
-            )
-        return owner
 
     # ------------------------------------------------------------------------------------- what a call asks and tells
 
@@ -147,14 +156,15 @@ class EffectDesk:
                 f"{call} inside an open ctx.tx: the call stays made when the transaction is undone, and the transaction"
                 " would hold its locks as long as the call takes. Make the call first, then write through ctx.tx"
             )
-        if call.call.identity in self._entered:
+        identity = call.call.identity
+        if identity in self._entered:
             raise EffectMisused(
                 f"{call} is made twice in one handling: give each an operation_id= of its own, or let the exception of"
                 " the first go, so that the next attempt makes it again"
             )
         if not self._effects.may_begin(call.call.effect):
             raise OwnershipLost(f"{call} is not begun: the worker is stopping, and whoever is next makes it")
-        self._entered.add(call.call.identity)
+        self._entered.add(identity)
 
     def opened(self, call: EffectCall) -> None:
         """Nobody cancels the handler from here on."""
@@ -165,6 +175,19 @@ class EffectDesk:
         self._open.discard(call)
         if not self._open and self._released is not None and not self._released.done():
             self._released.set_result(None)
+
+    def holds_back(self) -> bool:
+        """The event's end does, until the handling is over."""
+        return not self._ended
+
+    def unwritten(self, ending: asyncio.Future[None]) -> None:
+        """What the event's end waits for."""
+        self._unwritten.append(ending)
+
+    @property
+    def on_their_way(self) -> list[asyncio.Future[None]]:
+        """Endings of calls that nothing was kept waiting for: they have to be durable before the event's end is."""
+        return self._unwritten
 
     def before_tx(self) -> None:
         """`ctx.tx` is about to be opened. Raises EffectMisused inside a call."""
@@ -192,10 +215,12 @@ class EffectDesk:
         """The handling is over, and nothing begins any more; what it left behind may be an error of its own."""
         self._ended = True
         misused = None if isinstance(outcome, Raised) else self._misused()
+        self._tx = None
+        self._made.clear()
         return outcome if misused is None else Raised(misused)
 
     def _misused(self) -> EffectMisused | None:
-        for call in self._made:
+        for call in self._made if len(self._made) > len(self._entered) else ():
             if not call.was_entered:
                 return EffectMisused(
                     f"{call} was made and never entered: write `async with ctx.effect(...) as effect:`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn, Protocol, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from ...dlq.guard import contained, left_by
 from ...inbox.effect_call import BlockingEffectCall, EffectCall
 from ...inbox.effect_rules import Effect
 from ...inbox.errors import EffectMisused, RecordError
@@ -224,6 +225,30 @@ class Mediator:
             raise RecordError(Reason.REJECTED, f"{command.name!r} made a {type(made).__name__}, which no handler takes")
         return await self.handle(handler.function, handler.wants, (made,), context)
 
+    def first_attempt(self, command: Command, context: HandlerContext, made: object) -> Coroutine[Any, Any, object]:
+        """`carry_out` of what the trigger made, contained; a handler that nothing stands around is called directly."""
+        handler = self._handlers.get(class_of(made))
+        if handler is None or self._middlewares or not self._is_async(handler.function):
+            return contained(self.carry_out(command, context, made))
+        return self._directly(handler.function, handler.wants, made, context)
+
+    async def _directly(
+        self, function: Callable[..., Any], wants: Wants, made: object, context: HandlerContext
+    ) -> object:
+        """As `contained`, `carry_out` and `handle` do, one in the other; most handlings can do without them."""
+        try:
+            returned = await function(made, **self._with_context(function, wants, 1, context))
+            if (session := context.opened_session) is not None:
+                await session.finish()
+            return returned
+        except BaseException as error:
+            if (left := left_by(error)) is not None:
+                raise left from error
+            raise
+        finally:
+            if (session := context.opened_session) is not None:
+                await session.close()
+
     async def handle(
         self, function: Callable[..., Any], wants: Wants, subjects: tuple[object, ...], context: HandlerContext
     ) -> object:
@@ -232,8 +257,6 @@ class Mediator:
             if self._middlewares:
                 handler = partial(self.call, function, wants, subjects, context)
                 returned = await self._through(self._middlewares, context, handler)
-            elif self._is_async(function):  # as `call` does, which most handlings can do without
-                returned = await function(*subjects, **self._with_context(function, wants, len(subjects), context))
             else:
                 returned = await self.call(function, wants, subjects, context)
             if (session := context.opened_session) is not None:

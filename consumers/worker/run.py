@@ -217,7 +217,7 @@ class Assembly:
         runner = CommandRunner(
             store, name, self._holdings, self._mediator, self._encoder, self._completer, self._dependencies,
             self._metrics, self._clock, attempts, self._effects, self._brakes.dead, parked, worker.returned,
-            lambda item: worker.fenced(item.partition, item.epoch), self._running,
+            lambda item: worker.fenced(item.partition, item.epoch), worker.fail, self._running,
         )  # fmt: skip
         self._receiver = Receiver(
             store, name, consumer.scope, ids, self._holdings, self._burial, self._metrics, wait, worker.hand_on,

@@ -114,7 +114,7 @@ class LazyTx:
 
     async def seal(self) -> None:
         """The handler is done with it: what it left running is cut off, what it begins from now on is refused."""
-        self._closed = True
+        self._closed, self._before_open = True, None
         await self._statements.cut_off()
 
     async def _open(self) -> AsyncConnection:

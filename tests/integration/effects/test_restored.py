@@ -10,19 +10,20 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from tests.services import database
-from tests.support.calling import asking, do_for, keyed, of, pass_by, probed, reviewed, value, whose
+from tests.support.calling import asking, do_for, keyed, pass_by, probed, reviewed, value, whose
 from tests.support.provider import Answered, Behaviour, Provider
 from tidegate.inbox.database import Database
 from tidegate.inbox.effect_rows import Call, Origin
 from tidegate.inbox.effect_rules import Effect, idempotent_key
 from tidegate.inbox.errors import EffectPending, EffectUnknown
-from tidegate.inbox.event import Partition
+from tidegate.inbox.event import TIMESTAMP_NOT_AVAILABLE, Event, Partition, Record
 from tidegate.inbox.ledger import Ledger
 from tidegate.inbox.restored import declare_restored
 from tidegate.inbox.store import Store
 from tidegate.inbox.tables import tables
 
 HERE = Partition("shop.orders", 0)
+CREATE_TIME = 1
 EFFECTS = 1_000
 """Of these, a tenth before the copy was made."""
 
@@ -36,7 +37,10 @@ def now() -> datetime.datetime:
 
 
 def made_by(effect: Effect, offset: int, at: datetime.datetime | None = None) -> Call:
-    return of(effect, f"op-{offset}", whose(origin=Origin("tests", HERE, offset, at)))
+    written = (-1, TIMESTAMP_NOT_AVAILABLE) if at is None else (round(at.timestamp() * 1_000), CREATE_TIME)
+    record = Record(HERE.topic, HERE.number, offset, None, None, (), *written)
+    owner = whose(origin=Origin("tests", HERE))
+    return Call.of(effect, owner, f"op-{offset}", None, event=Event(None, record))
 
 
 @asynccontextmanager

@@ -67,7 +67,9 @@ async def charge(command: Do, ctx: Context, client: Client) -> None:
 Handler = Callable[[Do, Context, Client], Awaitable[None]]
 
 
-def charging(topic: str, service: Provider, rule: EffectRule, handler: Any = charge, *, deadline_s: float = 3.0) -> App:
+def charging(
+    topic: str, service: Provider, rule: EffectRule, handler: Any = charge, *, deadline_s: float = 3.0, **options: Any
+) -> App:
     """An app whose command calls the service."""
     app = reader(topic)
     app.effect("charge", rule=rule, deadline_s=CALL_S, margin_s=0.2)
@@ -78,7 +80,7 @@ def charging(topic: str, service: Provider, rule: EffectRule, handler: Any = cha
     async def clients() -> AsyncIterator[Client]:
         yield Client(service.port)
 
-    @consumer.command("bill", on="Thing", retry=QUICK, deadline_s=deadline_s)
+    @consumer.command("bill", on="Thing", retry=QUICK, deadline_s=deadline_s, **options)
     def bill(event: Event[dict[str, Any]]) -> Do:
         return Do(event.id_text, event.value)
 

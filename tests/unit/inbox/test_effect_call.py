@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.inbox.effect_call import TIMEOUT_MIN_S, Begun, EffectCall
+from tidegate.inbox.effect_call import TIMEOUT_MIN_S, Begun, EffectCall, Place
 from tidegate.inbox.effect_rows import NOT_TOLD, Call, EffectRow, Owner, ResultRefused
 from tidegate.inbox.effect_rules import Asked, Effect, EffectRule, NotDone, idempotent_key, probe, review
 from tidegate.inbox.effect_states import EffectState
@@ -35,6 +35,7 @@ class Book:
     found: EffectRow | None = None
     ended: list[Ending] = field(default_factory=list[Ending])
     later: list[Ending] = field(default_factory=list[Ending])
+    on_their_way: list[asyncio.Future[None]] = field(default_factory=list[asyncio.Future[None]])
     now_s: float = 100.0
     refusal: Exception | None = None
 
@@ -47,18 +48,46 @@ class Book:
     async def end(self, call: Call, ending: Ending) -> None:
         self.ended.append(ending)
 
-    def end_later(self, call: Call, ending: Ending) -> None:
+    def end_later(self, call: Call, ending: Ending) -> asyncio.Future[None]:
         self.later.append(ending)
+        self.on_their_way.append(asyncio.get_running_loop().create_future())
+        return self.on_their_way[-1]
 
     def monotonic_s(self) -> float:
         return self.now_s
 
-    def call(self, rule: str = "review", **options: Any) -> EffectCall:
-        return EffectCall(self, Call.of(Effect("charge", RULES[rule], 10.0, **options), Owner("tests"), "op", None))
+    def call(self, rule: str = "review", place: Place | None = None, **options: Any) -> EffectCall:
+        wanted = Call.of(Effect("charge", RULES[rule], 10.0, **options), Owner("tests"), "op", None)
+        return EffectCall(self, wanted, place)
 
     @property
     def said(self) -> list[tuple[EffectState, str | None, str | None]]:
         return [(ending.state, ending.result, ending.external_id) for ending in self.ended]
+
+
+@dataclass
+class Handling:
+    """Where a handler's calls are made: what it was told, in order."""
+
+    told: list[str] = field(default_factory=list[str])
+    over: bool = False
+    on_their_way: list[asyncio.Future[None]] = field(default_factory=list[asyncio.Future[None]])
+
+    def enter(self, call: EffectCall) -> None:
+        self.told.append("enter")
+
+    def opened(self, call: EffectCall) -> None:
+        self.told.append("opened")
+
+    def closed(self, call: EffectCall) -> None:
+        self.told.append("closed")
+
+    def holds_back(self) -> bool:
+        return not self.over
+
+    def unwritten(self, ending: asyncio.Future[None]) -> None:
+        self.told.append("unwritten")
+        self.on_their_way.append(ending)
 
 
 def done(result: Any = None, **options: Any) -> EffectRow:
@@ -81,6 +110,52 @@ async def test_what_was_completed_is_durable_behind_the_with() -> None:
     assert book.said == [(COMPLETED, '{"id":[1,2]}', "x-1")]
     assert effect.result == {"id": [1, 2]}, "as a later attempt would see it"
     assert effect.external_id == "x-1"
+
+
+async def test_a_success_under_a_key_keeps_no_handler_waiting() -> None:
+    """Its place has to hold back what depends on it: the call's ending is on its way, and nobody waits for it here."""
+    book, handling = Book(), Handling()
+    async with book.call("key", handling) as effect:
+        effect.complete({"id": 1}, "x-1")
+    assert [(ending.state, ending.external_id) for ending in book.later] == [(COMPLETED, "x-1")]
+    assert handling.on_their_way == book.on_their_way
+    assert handling.told == ["enter", "opened", "unwritten", "closed"]
+    assert effect.result == {"id": 1}
+
+
+@pytest.mark.parametrize("rule", ["probe", "review"])
+async def test_where_another_call_could_do_harm_a_success_is_durable_behind_the_with(rule: str) -> None:
+    book, handling = Book(), Handling()
+    async with book.call(rule, handling) as effect:
+        effect.complete()
+    assert [ending.state for ending in book.ended] == [COMPLETED]
+    assert (book.later, handling.told) == ([], ["enter", "opened", "closed"])
+
+
+async def test_without_anything_that_holds_back_a_success_under_a_key_is_durable_behind_the_with() -> None:
+    book = Book()
+    async with book.call("key") as effect:
+        effect.complete()
+    assert ([ending.state for ending in book.ended], book.later) == ([COMPLETED], [])
+
+
+async def test_a_call_that_outlasts_its_handling_is_durable_behind_the_with() -> None:
+    """Its event is over, so nothing is held back for it any more."""
+    book, handling = Book(), Handling()
+    async with book.call("key", handling) as effect:
+        handling.over = True
+        effect.complete()
+    assert ([ending.state for ending in book.ended], book.later) == ([COMPLETED], [])
+
+
+async def test_what_is_no_success_is_durable_behind_the_with_under_a_key_too() -> None:
+    book, handling = Book(), Handling()
+    async with book.call("key", handling) as effect:
+        effect.refused("declined")
+    with pytest.raises(ConnectionResetError):
+        async with book.call("key", handling):
+            raise ConnectionResetError
+    assert ([ending.state for ending in book.ended], book.later) == ([FAILED, UNKNOWN], [])
 
 
 async def test_what_is_known_is_given_and_nothing_is_written() -> None:

@@ -23,8 +23,9 @@ from tidegate.inbox.effect_judging import (
 from tidegate.inbox.effect_rows import NOT_TOLD, Call, EffectRow, Origin, Owner
 from tidegate.inbox.effect_rules import Asked, Effect, EffectRule, NotDone, Probe, idempotent_key, probe, review
 from tidegate.inbox.effect_states import EffectState, Resolution
-from tidegate.inbox.event import Partition
+from tidegate.inbox.event import TIMESTAMP_NOT_AVAILABLE, Event, Partition, Record
 
+CREATE_TIME = 1
 NOW = datetime.datetime(2026, 6, 1, 12, tzinfo=datetime.UTC)
 
 
@@ -41,8 +42,10 @@ assert isinstance(PROBE, Probe)
 
 
 def call(rule: EffectRule, request: Any = None, at: datetime.datetime | None = None) -> Call:
-    owner = Owner("c/h", "#1", origin=Origin("c", Partition("t", 0), 7, at))
-    return Call.of(Effect("charge", rule, 10.0), owner, "op", request)
+    owner = Owner("c/h", "#1", origin=Origin("c", Partition("t", 0)))
+    written = (-1, TIMESTAMP_NOT_AVAILABLE) if at is None else (round(at.timestamp() * 1_000), CREATE_TIME)
+    event: Event[None] = Event(None, Record("t", 0, 7, None, None, (), *written))
+    return Call.of(Effect("charge", rule, 10.0), owner, "op", request, event=event)
 
 
 def row(state: EffectState, rule: str = "review", **options: Any) -> EffectRow:

@@ -20,8 +20,8 @@ CHARGE = Effect("charge", review(), 10.0)
 OWNER = Owner("billing/bill", "#7", scope="t1")
 
 
-def called(operation: str = "op-1", owner: Owner = OWNER, effect: Effect = CHARGE, scope: str | None = None) -> Call:
-    return Call.of(effect, owner, operation, None, scope)
+def called(operation: str = "op-1", owner: Owner = OWNER, effect: Effect = CHARGE) -> Call:
+    return Call.of(effect, owner, operation, None)
 
 
 def test_the_key_is_the_same_in_every_process_and_every_release() -> None:
@@ -41,7 +41,7 @@ DIFFERENT: dict[str, Call] = {
     "operation": called("op-2"),
     "owner": called(owner=Owner("billing/other", "#8", scope="t1")),
     "tenant": called(owner=Owner("billing/bill", "#7", scope="t2")),
-    "scope": called(scope="shop.orders"),
+    "scope": called(owner=Owner("billing/bill", "#7", scope="shop.orders")),
     "effect": called(effect=Effect("refund", review(), 10.0)),
     "a boundary that moved": called("p-1", owner=Owner("billing/bill", "#7", scope="t1o")),
     "6,000 characters": called("o" * 6_000),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any, cast
 
 import pytest
@@ -63,11 +65,47 @@ async def test_an_events_own_id_counts_within_its_topic_type_and_tenant() -> Non
 async def test_a_call_knows_whose_it_is() -> None:
     call = desk_of(Book(), event(tenant="t1")).effect(CHARGE, None, None).call
     owner = call.owner
-    assert (owner.name, owner.identity, owner.tenant, owner.correlation_id) == ("billing/bill", "#7", "t1", "e1")
+    assert (owner.name, owner.identity, owner.tenant, call.correlation_id) == ("billing/bill", "#7", "t1", "e1")
     assert owner.home is not None
     assert (owner.home.partition, owner.home.epoch) == (("shop.orders", 3), 5)
     assert owner.origin is not None
-    assert (owner.origin.offset, owner.origin.at) == (17, event().timestamp)
+    assert (owner.origin.consumer, owner.origin.partition) == ("billing", ("shop.orders", 3))
+    assert call.event is not None
+    assert (call.event.offset, call.event.timestamp) == (17, event().timestamp)
+
+
+async def test_calls_of_one_kind_share_their_owner_and_no_others_do() -> None:
+    """What they share is sent once for a group: two that differ in anything of it must not."""
+    shared = effects(Book())
+    about = [event(), event("e2"), event(tenant="t1"), event(topic="shop.returns"), event(type_="OrderCancelled")]
+    owners = [desk_of(Book(), one, shared).effect("charge", None, None).call.owner for one in about]
+    assert owners[0] is owners[1]
+    assert len({id(owner) for owner in owners}) == 4
+    taken_anew = shared.desk("bill", 7, event(), Holding(Partition("shop.orders", 3), 2, 6, 0))
+    home = taken_anew.effect("charge", None, None).call.owner.home
+    assert home is not None
+    assert home.epoch == 6, "another owner's fence would let an intent of ours through"
+    named = desk_of(Book(), event(), shared).effect("charge", "order-1", None).call.owner
+    assert named.scope != owners[0].scope
+
+
+async def test_a_handling_that_is_over_leaves_nothing_for_the_collector() -> None:
+    """Calls know their desk and the desk its attempt: a ring of them for each event would be looked for by the garbage
+    collector, which stops the loop for a tenth of a second at a time.
+    """
+    gone: list[weakref.ref[Any]] = []
+    gc.disable()
+    try:
+        desk, tx = desk_of(Book()), Tx()
+        desk.watch(tx)
+        async with desk.effect("charge", None, None) as effect:
+            effect.complete()
+        desk.leave(Returned(None))
+        gone += [weakref.ref(desk), weakref.ref(tx)]
+        del desk, tx, effect
+        assert [ref() for ref in gone] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_a_name_that_nobody_declared_says_how_to() -> None:
