@@ -54,8 +54,9 @@ from .dependencies import Dependencies
 from .effects import Effects, asker, named_effects
 from .failed_rows import FailedRows
 from .handling import Mediator
-from .housekeeping import Housekeeping, learn_failing
+from .housekeeping import Housekeeping
 from .killed import Judge
+from .learning import learn_failing, once_learned
 from .ownership import Binding, Ownership
 from .parked_keys import ParkedKeys
 from .progress import EngineProgress
@@ -285,10 +286,12 @@ class Assembly:
     async def run(self, stop: asyncio.Event) -> int:
         """Run until asked to stop or unable to go on. Raises FatalError."""
         worker = self.worker
-        background = (self._receiver, self._completer, self._relay, self._slow_way, self._housekeeping)
+        background = (self._completer, self._relay, self._slow_way, self._housekeeping)
         for part in (*background, self._reconciler, self._sealer):
             worker.spawn(part.run())
-        worker.spawn(learn_failing(self._store, self._registered.handler_ids.values()))
+        learned = asyncio.Event()
+        worker.spawn(learn_failing(self._store, self._registered.handler_ids.values(), learned))
+        worker.spawn(once_learned(learned, self._receiver.run))
         self._watch.start()
         self._kafka.start()
         log.info("started", consumer=self._consumer.name, topics=self._consumer.topics)
