@@ -25,7 +25,6 @@ import operator
 import sys
 from array import array
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import compress
@@ -38,7 +37,7 @@ from .identity import ID_BYTES
 from .tables import Tables
 
 READ_MAX: Final = 50_000
-"""Rows read at once: 15 ms, and 20 reads for a million rows."""
+"""Rows read at once: 10 ms, and 20 reads for a million rows."""
 
 FEW: Final = 500
 """The same for who has no filter to keep (8 KB): what would take longer is looked up."""
@@ -58,17 +57,17 @@ million one in 32, and is searched for. Larger tables have fewer, but do not sta
 _NUMBER_BYTES: Final = 8
 """An id is a hash, of which the first half is kept: it tells a stranger from all others."""
 
-_SPREAD: Final = bytes(byte & 0x3F for byte in range(256))
-_SMALL_SPREAD: Final = bytes(byte & 0x1F for byte in range(256))
+_SIX_BITS: Final = bytes(byte & 0x3F for byte in range(256))
+_FIVE_BITS: Final = bytes(byte & 0x1F for byte in range(256))
 _BITS: Final = bytes(1 << (byte & 7) for byte in range(256))
-"""A place is a byte of the table, told by the first bytes of an id, and a bit of it, told by the fourth."""
+"""A place is a byte of the table, told by the first bytes of an id, and a bit of it, told by the fourth. The third byte
+counts most in it, so that ids in their order mark places in a few orderly rows: that halves the time."""
+
+_LOW, _MIDDLE, _HIGH = (0, 1, 2) if sys.byteorder == "little" else (3, 2, 1)
+"""Where a word of four bytes has its lower three."""
 
 _AND: Final = cast("Callable[[int, int], int]", operator.and_)
-_OR: Final = cast("Callable[[int, int], int]", operator.or_)
 """Not `int.__and__`, which takes thrice as long."""
-
-_SECOND, _THIRD, _FOURTH = (1, 2, 3) if sys.byteorder == "little" else (2, 1, 0)
-"""Where a word has its bytes, from the one that counts least."""
 
 Cursor = tuple[int, int]
 """(transaction number, row id), in this order rows are read that were put since."""
@@ -139,18 +138,19 @@ class IdFilter:
         return (at < len(self._sorted) and self._sorted[at] == number) or number in self._newer
 
     def _mark(self, ids: bytes) -> None:
-        places, (at, bits) = self._places, self._places_of(ids)
-        deque(map(places.__setitem__, at, map(_OR, map(places.__getitem__, at), bits)), maxlen=0)
+        places = self._places
+        for at, bit in zip(*self._places_of(ids), strict=True):
+            places[at] |= bit
 
     def _places_of(self, ids: bytes) -> tuple[array[int], bytes]:
         """Which byte and which bit. Nothing is done to each id in Python: a microsecond more is 3 % of an event."""
-        words = bytearray(array("I", ids)[:: ID_BYTES // 4])
-        words[_FOURTH::4] = bytes(len(words) // 4)
+        first, words = ids[::ID_BYTES], bytearray(len(ids) // ID_BYTES * 4)
+        words[_LOW::4] = ids[1::ID_BYTES]
         if len(self._places) > 2**16:
-            words[_THIRD::4] = words[_THIRD::4].translate(_SPREAD)
+            words[_MIDDLE::4], words[_HIGH::4] = first, ids[2::ID_BYTES].translate(_SIX_BITS)
         else:
-            words[_THIRD::4], words[_SECOND::4] = words[_FOURTH::4], words[_SECOND::4].translate(_SMALL_SPREAD)
-        return array("I", words), ids[_FOURTH::ID_BYTES].translate(_BITS)
+            words[_MIDDLE::4] = first.translate(_FIVE_BITS)
+        return array("I", words), ids[3::ID_BYTES].translate(_BITS)
 
 
 def _numbers(ids: bytes) -> array[int]:
@@ -216,16 +216,19 @@ class FailingIds:
         self._filters: dict[int, IdFilter] = {}
         self._read_max = read_max
         self._kept_max = kept_max
+        self._catching_up: set[int] = set()
 
     async def read(
-        self, conn: AsyncConnection, t: Tables, handler_ids: Collection[int], *, lock: bool
+        self, conn: AsyncConnection, t: Tables, handler_ids: Collection[int], *, lock: bool, catching_up: bool = False
     ) -> Mapping[int, IdFilter | None]:
-        """Catch up, and give the filters that hold whatever these statements saw; None where one is still behind.
+        """Learn what is new, and give the filters that hold whatever these statements saw; None where one is behind.
 
-        `lock`: the first statement takes the generation lock first. Where all pages were read there is one statement.
+        `lock`: the first statement takes the generation lock first. Where all pages were read, or `catch_up` reads them
+        meanwhile, there is one statement.
         """
         question = self.question(handler_ids)
-        behind, rows = question.pages(), list[tuple[Any, ...]]()
+        behind = {h: one for h, one in question.pages().items() if catching_up or h not in self._catching_up}
+        rows: list[tuple[Any, ...]] = []
         if lock or len(behind) < len(question.asked):
             key = {"key": t.generation_lock} if lock else {}
             read = await conn.execute(t.sql((_LOCKED if lock else _UNLOCKED) + READ), {**question.parameters(), **key})
@@ -251,10 +254,14 @@ class FailingIds:
     async def catch_up(self, look: Look, t: Tables, handler_ids: Collection[int]) -> None:
         """Read whatever the filters are behind by, in short transactions, so that no batch has to."""
         behind = set(handler_ids)
-        while behind:
-            async with look() as conn:
-                answers = await self.read(conn, t, behind, lock=False)
-            behind = {h for h, known in answers.items() if known is None and not self._ask(h).filter.too_many}
+        self._catching_up |= behind
+        try:
+            while behind:
+                async with look() as conn:
+                    answers = await self.read(conn, t, behind, lock=False, catching_up=True)
+                behind = {h for h, known in answers.items() if known is None and not self._ask(h).filter.too_many}
+        finally:
+            self._catching_up.difference_update(handler_ids)
 
     def suspects(self, handler: int, ids: Sequence[bytes]) -> Sequence[bytes]:
         """Those of `ids` that are in the filter as it stands; what was put since it was read is news."""

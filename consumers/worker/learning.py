@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from typing import Final
+from typing import Final, final
 
 import structlog
 
 from ...inbox.store import STORE_ERRORS, Store
 
 FIRST_MAX_S: Final = 0.8
-"""A million ids take 0.3 s, half a second where others use the machine too; half of it goes by while the group is
-joined."""
+"""A million ids take a quarter of a second, half a second where others use the machine too; most of it goes by while
+the worker is put together and the group is joined."""
 
 AGAIN_S: Final = 5.0
 """A filter is worn after ten thousand new rows at least: seconds of nothing but failures."""
@@ -26,19 +26,34 @@ AGAIN_S: Final = 5.0
 log = structlog.get_logger(__name__)
 
 
-async def learn_failing(store: Store, handler_ids: Collection[int], learned: asyncio.Event) -> None:
-    """Catch up now, and look now and then whether there is something to catch up with. Until cancelled."""
-    while True:
-        try:
-            await store.failing.catch_up(store.look, store.tables, handler_ids)
-        except STORE_ERRORS as error:
-            log.debug("look_left_out", error=type(error).__name__)
-        learned.set()
-        await asyncio.sleep(AGAIN_S)
+@final
+class Learning:
+    """Begins at once, beside what else there is to do before the start."""
 
+    def __init__(self, store: Store, handler_ids: Collection[int]) -> None:
+        self._learned = asyncio.Event()
+        self._task = asyncio.create_task(self._learn(store, handler_ids))
 
-async def once_learned(learned: asyncio.Event, run: Callable[[], Awaitable[None]]) -> None:
-    """Run once that is done, or has taken too long."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(learned.wait(), FIRST_MAX_S)
-    await run()
+    async def run(self) -> None:
+        """Until cancelled. Raises what it meets that is no outage."""
+        await self._task
+
+    async def before(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run once everything was read, or that has taken too long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._learned.wait(), FIRST_MAX_S)
+        await run()
+
+    async def close(self) -> None:
+        """End it, also where nobody came to run it."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _learn(self, store: Store, handler_ids: Collection[int]) -> None:
+        while True:
+            try:
+                await store.failing.catch_up(store.look, store.tables, handler_ids)
+            except STORE_ERRORS as error:
+                log.debug("look_left_out", error=type(error).__name__)
+            self._learned.set()
+            await asyncio.sleep(AGAIN_S)

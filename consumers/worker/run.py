@@ -56,7 +56,7 @@ from .failed_rows import FailedRows
 from .handling import Mediator
 from .housekeeping import Housekeeping
 from .killed import Judge
-from .learning import learn_failing, once_learned
+from .learning import Learning
 from .ownership import Binding, Ownership
 from .parked_keys import ParkedKeys
 from .progress import EngineProgress
@@ -95,13 +95,15 @@ async def run_consumer(
         )
         stack.push_async_callback(store.database.close)
         registered = await register(store, consumer, app.effects)
+        learning = Learning(store, registered.handler_ids.values())
+        stack.push_async_callback(learning.close)
         resources = await stack.enter_async_context(app.open_resources())
         threads = ThreadPoolExecutor(settings.worker.handler_threads_max, "tidegate-handler")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         mediator = Mediator(app, resources, threads)
         refuse_missing(app, consumer, mediator)
         letters = await asyncio.to_thread(letter_limits, settings, consumer)
-        assembly = Assembly(app, consumer, settings, store, registered, mediator, board, metrics, letters)
+        assembly = Assembly(app, consumer, settings, store, registered, learning, mediator, board, metrics, letters)
         return await assembly.run(stop)
 
 
@@ -116,6 +118,7 @@ class Assembly:
         settings: Settings,
         store: Store,
         registered: Registered,
+        learning: Learning,
         mediator: Mediator,
         board: HealthBoard,
         metrics: Metrics,
@@ -125,6 +128,7 @@ class Assembly:
         self._settings = settings
         self._store = store
         self._registered = registered
+        self._learning = learning
         self._mediator = mediator
         self._board = board
         self._metrics = metrics
@@ -289,9 +293,8 @@ class Assembly:
         background = (self._completer, self._relay, self._slow_way, self._housekeeping)
         for part in (*background, self._reconciler, self._sealer):
             worker.spawn(part.run())
-        learned = asyncio.Event()
-        worker.spawn(learn_failing(self._store, self._registered.handler_ids.values(), learned))
-        worker.spawn(once_learned(learned, self._receiver.run))
+        worker.spawn(self._learning.run())
+        worker.spawn(self._learning.before(self._receiver.run))
         self._watch.start()
         self._kafka.start()
         log.info("started", consumer=self._consumer.name, topics=self._consumer.topics)
