@@ -128,6 +128,7 @@ def main() -> None:
         for url in (empty, parked):
             migrate(url)
         park(parked, name, given.parked)
+        measure(empty, bootstrap, name, given.events)  # the first one of a fresh cluster is slower, whoever it is
         sides = [("empty", empty), ("parked", parked)]
         for _ in range(given.rounds):
             for kind, url in sides:
