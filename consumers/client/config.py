@@ -201,6 +201,9 @@ _TIMES: Final[dict[str, Any]] = {
     **_RECONNECT,
     # A full queue is emptied within milliseconds; the default of a second would leave the worker idle.
     "fetch.queue.backoff.ms": 10,
+    # A broker is sent one fetch at a time, and what waits for new records holds up those of a partition that was just
+    # resumed, and our own look at it (`steering`). The default of half a second was seen at every third start.
+    "fetch.wait.max.ms": 100,
     # New partitions and topics of a classic group are found within this time (a KIP-848 broker tells by itself).
     "topic.metadata.refresh.interval.ms": 30_000,
 }

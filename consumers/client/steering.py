@@ -7,7 +7,8 @@ interval.
 
 A resume does not wake librdkafka's thread of the partition's broker, which sleeps for up to a second when it had
 nothing to fetch (0.9 s seen in 2.16.1). A request to the broker does. So the end of what is resumed is asked for, and
-the answer is nobody's concern.
+the answer is nobody's concern. But it comes behind that of a fetch that waits for records at the end of another
+partition of the broker: such a fetch is kept short (`fetch.wait.max.ms` in `config`), or nothing is read meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SEEKS_REFUSED_MAX: Final = 100
 
 WAKE_MAX_S: Final = 1.0
 """As long as the thread would have slept. A request that is given up costs the connection, so it is no shorter; it is
-answered within a round trip, and whoever waits for partitions waits for their records."""
+answered within a round trip or a fetch, and whoever waits for partitions waits for their records."""
 
 
 @final

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, final
 
 import sqlalchemy as sa
@@ -40,19 +40,6 @@ FIGURES_S: Final = 5.0
 
 TOPICS_S: Final = 15.0
 """A topic that was made anew under a running consumer is noticed within this time, if no offset error tells earlier."""
-
-
-async def learn_failing(store: Store, handler_ids: Collection[int]) -> None:
-    """What stands in the failure table is read beside the first batches, which look each id up until that is done.
-
-    And again whenever so much was put that a filter begins anew. Until cancelled.
-    """
-    while True:
-        try:
-            await store.failing.catch_up(store.look, store.tables, handler_ids)
-        except STORE_ERRORS as error:
-            log.debug("look_left_out", error=type(error).__name__)
-        await asyncio.sleep(FIGURES_S)
 
 
 @final

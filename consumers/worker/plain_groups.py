@@ -44,7 +44,7 @@ class PlainGroups:
         if not claims:
             return None
         group = self._group(list(claims.values()))
-        if group is None:
+        if group is None or not self._is_told(group):
             return None
         group.plan_moves(self._progress)
         try:
@@ -73,6 +73,11 @@ class PlainGroups:
             for event_id in self._store.failing.suspects(handler_id, ids):
                 del claims[ClaimKey(handler_id, COMMAND_VERSION, event_id)]
         return claims
+
+    def _is_told(self, group: Group) -> bool:
+        """Whether the filters have caught up: until then, and where too much fails, each id has to be looked up."""
+        known = self._store.failing.read_up_to({share.handler_id for share in group.done})
+        return all(one.server is not None for one in known)
 
     def _group(self, members: list[Completion]) -> Group | None:
         """All of these as durable; None where a partition is not ours any more."""

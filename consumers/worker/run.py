@@ -54,8 +54,9 @@ from .dependencies import Dependencies
 from .effects import Effects, asker, named_effects
 from .failed_rows import FailedRows
 from .handling import Mediator
-from .housekeeping import Housekeeping, learn_failing
+from .housekeeping import Housekeeping
 from .killed import Judge
+from .learning import Learning
 from .ownership import Binding, Ownership
 from .parked_keys import ParkedKeys
 from .progress import EngineProgress
@@ -94,13 +95,15 @@ async def run_consumer(
         )
         stack.push_async_callback(store.database.close)
         registered = await register(store, consumer, app.effects)
+        learning = Learning(store, registered.handler_ids.values())
+        stack.push_async_callback(learning.close)
         resources = await stack.enter_async_context(app.open_resources())
         threads = ThreadPoolExecutor(settings.worker.handler_threads_max, "tidegate-handler")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         mediator = Mediator(app, resources, threads)
         refuse_missing(app, consumer, mediator)
         letters = await asyncio.to_thread(letter_limits, settings, consumer)
-        assembly = Assembly(app, consumer, settings, store, registered, mediator, board, metrics, letters)
+        assembly = Assembly(app, consumer, settings, store, registered, learning, mediator, board, metrics, letters)
         return await assembly.run(stop)
 
 
@@ -115,6 +118,7 @@ class Assembly:
         settings: Settings,
         store: Store,
         registered: Registered,
+        learning: Learning,
         mediator: Mediator,
         board: HealthBoard,
         metrics: Metrics,
@@ -124,6 +128,7 @@ class Assembly:
         self._settings = settings
         self._store = store
         self._registered = registered
+        self._learning = learning
         self._mediator = mediator
         self._board = board
         self._metrics = metrics
@@ -285,10 +290,11 @@ class Assembly:
     async def run(self, stop: asyncio.Event) -> int:
         """Run until asked to stop or unable to go on. Raises FatalError."""
         worker = self.worker
-        background = (self._receiver, self._completer, self._relay, self._slow_way, self._housekeeping)
+        background = (self._completer, self._relay, self._slow_way, self._housekeeping)
         for part in (*background, self._reconciler, self._sealer):
             worker.spawn(part.run())
-        worker.spawn(learn_failing(self._store, self._registered.handler_ids.values()))
+        worker.spawn(self._learning.run())
+        worker.spawn(self._learning.before(self._receiver.run))
         self._watch.start()
         self._kafka.start()
         log.info("started", consumer=self._consumer.name, topics=self._consumer.topics)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import datetime
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tests.support.locks import until_blocked
 from tidegate.inbox import claim, failing, failure
@@ -185,6 +187,40 @@ async def test_it_is_caught_up_before_the_first_batch_asks(db: Database, t: Tabl
     await put(db, t, *range(10))
     known = FailingIds(read_max=4)
     await known.catch_up(Store(db, t).look, t, [HANDLER, HANDLER + 1])
+    assert await told(db, t, known, 9, 10) == [9]
+
+
+async def test_a_batch_leaves_the_pages_to_who_catches_up(db: Database, t: Tables) -> None:
+    """It looks each id up meanwhile: a page read in each transaction would cost more than its look-ups."""
+    await put(db, t, *range(10))
+    known, begun, go_on = FailingIds(read_max=4), asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def look() -> AsyncGenerator[AsyncConnection]:
+        begun.set()
+        await go_on.wait()
+        async with db.transaction() as conn:
+            yield conn
+
+    catching_up = asyncio.create_task(known.catch_up(look, t, [HANDLER]))
+    await begun.wait()
+    for _ in range(5):
+        generations, found = await probed(db, t, [event_id(9), event_id(10)], known)
+        assert (generations.filters[HANDLER], list(found.failures)) == (None, [ClaimKey(HANDLER, 0, event_id(9))])
+    go_on.set()
+    await catching_up
+    assert await told(db, t, known, 9, 10) == [9]
+
+
+async def test_who_could_not_catch_up_leaves_the_pages_to_the_batches(db: Database, t: Tables) -> None:
+    known = FailingIds()
+
+    def look() -> AbstractAsyncContextManager[AsyncConnection]:
+        raise ConnectionError("the database is away")
+
+    with pytest.raises(ConnectionError):
+        await known.catch_up(look, t, [HANDLER])
+    await put(db, t, 9)
     assert await told(db, t, known, 9, 10) == [9]
 
 

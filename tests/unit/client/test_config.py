@@ -127,6 +127,12 @@ def test_any_other_key_passes_through_to_every_client() -> None:
     assert "max.poll.interval.ms" not in producer_config(given)
 
 
+def test_a_fetch_that_waits_for_records_does_not_hold_up_a_resume_for_long() -> None:
+    """A broker is sent one fetch at a time, and our look at a partition that was just resumed stands behind it."""
+    assert consumer_config(options(), {})["fetch.wait.max.ms"] == 100
+    assert consumer_config(options(FETCH_WAIT_MAX_MS=500), {})["fetch.wait.max.ms"] == 500
+
+
 def test_a_key_given_twice_in_two_spellings_is_refused() -> None:
     found = problems(with_keys("consumer", {"fetch.min.bytes": 1, "FETCH_MIN_BYTES": 2}))
     assert [p.key for p in found] == ["FETCH_MIN_BYTES"]

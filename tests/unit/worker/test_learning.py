@@ -1,0 +1,81 @@
+"""The first records wait for what stands in the failure table, but not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tidegate.consumers.worker import learning
+from tidegate.consumers.worker.learning import Learning
+from tidegate.inbox.database import Database
+from tidegate.inbox.store import Store
+from tidegate.inbox.tables import tables
+
+NOBODY = "postgresql://nobody@127.0.0.1:1/nothing"
+
+
+@dataclass
+class Silent:
+    """A database that does not answer before it is told to, and then is away."""
+
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._transaction()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncGenerator[AsyncConnection]:
+        await self.answers.wait()
+        async with Database(NOBODY).transaction() as conn:
+            yield conn
+
+
+async def test_work_begins_once_it_is_learned() -> None:
+    database, began = Silent(), asyncio.Event()
+    learns = Learning(Store(cast("Database", database), tables()), [1])
+
+    async def run() -> None:
+        assert database.answers.is_set()
+        began.set()
+
+    waiting = asyncio.create_task(learns.before(run))
+    await asyncio.sleep(0)
+    database.answers.set()
+    await asyncio.wait_for(began.wait(), 10)
+    await waiting
+    await learns.close()
+
+
+async def test_nobody_waits_for_a_database_that_is_away_and_it_is_asked_again() -> None:
+    learns, began = Learning(Store(Database(NOBODY), tables()), [1]), asyncio.Event()
+
+    async def run() -> None:
+        began.set()
+
+    await asyncio.wait_for(learns.before(run), 10)
+    going_on = asyncio.create_task(learns.run())
+    await asyncio.sleep(0)
+    assert (began.is_set(), going_on.done()) == (True, False)
+    going_on.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going_on
+    await learns.close()
+
+
+async def test_work_begins_also_where_it_cannot_be_learned_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "FIRST_MAX_S", 0.01)
+    database, began = Silent(), asyncio.Event()
+    learns = Learning(Store(cast("Database", database), tables()), [1])
+
+    async def run() -> None:
+        began.set()
+
+    await learns.before(run)
+    assert (database.answers.is_set(), began.is_set()) == (False, True)
+    await learns.close()
