@@ -41,6 +41,7 @@ async def pick(
     limit: int,
     busy: Collection[int] = (),
     bytes_max: int = ANY_BYTES,
+    taken: Collection[int] = (),
 ) -> list[Failure]:
     """What may be taken up now: queued, due, at home in `homes`, and the first of its lane or alone.
 
@@ -48,6 +49,8 @@ async def pick(
     on already: their lanes are left out, also where a replay has put an earlier row before the one in work.
 
     Where there are many, each home has its share of the `limit`, and `SHARE_MIN` at least: not the first due of all.
+
+    `taken` are rows that are alone and in hand already: they are passed over, which costs less than to be `busy`.
 
     A home's partition is taken modulo the topic's present count, where that is given, so that no row is without an
     owner after a topic was made anew with fewer. At most `bytes_max` of payload come back, and the first row whatever
@@ -70,6 +73,7 @@ async def pick(
             "some": limit + len(busy),
             "share": share + len(busy),
             "bytes_max": bytes_max,
+            "taken": list(taken),
         },
     )
     return failures_of(rows)
@@ -129,12 +133,14 @@ _PICK: Final = """
                   (SELECT ctid AS at, id, due FROM {failure} f
                     WHERE f.handler = a.handler AND f.home_topic = a.topic AND f.home_partition = home.partition
                       AND f.state = 'queued' AND f.alone AND f.due <= :now
+                      AND f.id <> ALL (CAST(:taken AS bigint[]))
                     ORDER BY f.due LIMIT CAST(:share AS int))
                   UNION ALL
                   (SELECT ctid AS at, id, due FROM {failure} f
                     WHERE a.alone_beyond AND f.handler = a.handler AND f.home_topic = a.topic
                       AND f.home_partition >= home.n AND f.home_partition % home.n = home.partition
                       AND f.state = 'queued' AND f.alone AND f.due <= :now
+                      AND f.id <> ALL (CAST(:taken AS bigint[]))
                     ORDER BY f.home_partition, f.due LIMIT CAST(:share AS int))) f
             WHERE a.alone),
          first AS MATERIALIZED (SELECT at, id, due AS ready FROM ready ORDER BY due, id LIMIT CAST(:some AS int))

@@ -37,7 +37,7 @@ from ...inbox.failure_rows import queued as queued_row
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
-from ...inbox.outcome import Dead, FinalStatus, Reason
+from ...inbox.outcome import Dead, FinalStatus
 from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.versions import is_run
@@ -47,6 +47,7 @@ from .attempts import Attempts, Subject
 from .commands import BoundCommand, CommandRunner
 from .completion import COMMAND_VERSION, conflict_fate
 from .dependencies import Dependencies
+from .looking_ahead import LookAhead, is_alike, kills
 from .repeats import CONFLICT
 from .row_batches import BATCH_BYTES_MAX, BATCH_ROWS_MAX, RowBatches
 from .row_ends import ConflictMet, RowEnds, Taken
@@ -109,6 +110,7 @@ class SlowWay:
         self._ends = RowEnds(store, consumer, self._names, self._policy_of, burial, meter, clock, wrote_outbox)
         self._groups = RowGroups(store, self._ends)
         self._batches = RowBatches(store, holdings, intake, self._ends, meter, clock)
+        self._ahead = LookAhead(store, holdings, clock)
         self._running: dict[asyncio.Task[None], Sequence[Failure]] = {}
         """A row by itself, or rows of one projection in a batch."""
         self._wake = asyncio.Event()
@@ -159,9 +161,7 @@ class SlowWay:
                     if len(rows) > 1:
                         self._start(group.create_task(self._take_up_many(rows)), rows)
                         continue
-                    if self._is_suspect(
-                        rows[0]
-                    ):  # before its task is there: whoever wants to be alone waits not for it
+                    if self._is_suspect(rows[0]):  # before its task is there: who wants to be alone waits not for it
                         self._apart.add(rows[0].id)
                     self._start(group.create_task(self._take_up(rows[0])), rows)
                 await asyncio.sleep(LOOK_MIN_S)
@@ -182,12 +182,16 @@ class SlowWay:
         """The projections of which a batch is worked."""
         return {rows[0].handler for rows in self._running.values() if len(rows) > 1}
 
+    def _busy(self) -> list[int]:
+        """The rows that are worked by themselves."""
+        return [rows[0].id for rows in self._running.values() if len(rows) == 1]
+
     def _is_suspect(self, row: Failure) -> bool:
         """Its record has killed a process, or was in the hands of two that died."""
-        return _kills(row) or any(row.id in holding.suspect_rows for holding in self._holdings)
+        return kills(row) or any(row.id in holding.suspect_rows for holding in self._holdings)
 
     async def _look(self) -> list[list[Failure]]:
-        """What to take up now: rows that are worked together, and rows by themselves."""
+        """What to take up now: rows that are worked together, and rows alone."""
         homes = [holding.partition for holding in self._holdings]
         if self._quiet or self._held or not homes:
             return []
@@ -204,7 +208,7 @@ class SlowWay:
         """Rows of handlers whose breaker is closed; where one of the others may be tried, that one by itself."""
         breakers, now, tables = self._runner.breakers, self._clock.now(), self._store.tables
         batched = self._batched()
-        busy = tuple(rows[0].id for rows in self._running.values() if len(rows) == 1)
+        busy = self._busy()
         handlers = [*self._commands, *self._projections, self._handler_ids[RESERVED]]
         for handler_id in handlers:
             if handler_id not in batched and breakers.is_due(name := self._names[handler_id]):
@@ -241,7 +245,7 @@ class SlowWay:
         """One projection's rows: those that may end in one transaction, and the others."""
         self._doubt(rows)
         suspects = frozenset[int]().union(*[holding.suspect_rows for holding in self._holdings])
-        alike = [row for row in rows if not (_kills(row) or row.id in suspects or is_run(row.version))]
+        alike = [row for row in rows if is_alike(row) and row.id not in suspects]
         if len(alike) == len(rows):
             return [rows] if rows else []
         together = {row.id for row in alike}
@@ -266,20 +270,35 @@ class SlowWay:
                 )  # fmt: skip
 
     async def _take_up_many(self, rows: list[Failure]) -> None:
-        """Rows of one projection; what cannot end with the others goes by itself, some of them at a time."""
-        bound = self._projections[rows[0].handler]
-        single: list[Failure] = []
+        """Rows of one projection, and those that come behind them, which are looked for meanwhile."""
+        bound, task = self._projections[rows[0].handler], asyncio.current_task()
+        assert task is not None, "a look starts it as one"
+        while rows:
+            self._running[task] = rows
+            async with asyncio.TaskGroup() as group:
+                ahead = group.create_task(self._ahead.behind(bound, rows, self._busy()))
+                went_well = await self._work_many(bound, rows)
+            self._wake.set()
+            stops = self._quiet or self._held or self._runner.breakers.is_open(bound.name)
+            rows = ahead.result() if went_well and not stops else []
+
+    async def _work_many(self, bound: BoundProjection, rows: list[Failure]) -> bool:
+        """What cannot end with the others goes by itself, some of them at a time. False: nothing goes now."""
         try:
             single = await self._batches.work(bound, rows)
         except OwnershipLost:
             self._meter.lost(len(rows))
+            return False
         except DependencyError as error:
             await self._dependencies.wait(error.dependency)
+            return False
         except STORE_ERRORS as error:
             log.warning("rows_again", handler=bound.name, error=type(error).__name__)
+            return False
         for start in range(0, len(single), ROWS_BESIDE):
             if not (self._quiet or self._held or self._runner.breakers.is_open(bound.name)):
                 await asyncio.gather(*[self._take_up(row) for row in single[start : start + ROWS_BESIDE]])
+        return not single
 
     # --------------------------------------------------------------------------------------------------- one row
 
@@ -424,10 +443,6 @@ class SlowWay:
 
 def _at_home(found: Iterable[Sequence[Failure]], home: Partition) -> set[int]:
     return {row.id for rows in found for row in rows if row.home == home}
-
-
-def _kills(row: Failure) -> bool:
-    return row.reason == Reason.KILLED_PROCESS
 
 
 def _claimed_by(row: Failure, bound: BoundProjection) -> tuple[int, int]:
