@@ -36,6 +36,7 @@ class Herd(NamedTuple):
     version: int
     tenant: str | None
     brand: str | None
+    replay_count: int
     alone: bool
     plain: bool
     correlation_id: str
@@ -61,8 +62,11 @@ def takes(order: Order) -> bool:
 
 async def step(
     conn: AsyncConnection, t: Tables, order: Order, run: Run, rows_max: int, within: Reach
-) -> tuple[Counts, list[int]]:
-    """The next letters of a run (lock order 2, 6 and 7); what they came to, and the rows that were queued."""
+) -> tuple[Counts, dict[int, int]]:
+    """The next letters of a run (lock order 2, 6 and 7); what they came to, and the rows that were queued.
+
+    These with their replay counts, as they are now.
+    """
     assert order.filter is not None, "an order for this way has one"
     page = await _read(conn, t, order.filter, run, rows_max, within)
     plain, left, others = _sorted_out(page.herds, order)
@@ -81,7 +85,11 @@ async def step(
         place = (await numbered(conn, t, ids))[0].place if len(ids) == 1 else shared_place(things)
         await audit.write(conn, t, audit_line(REPLAY, order, run.id, place, ids, lefts))
     causes = {obstacle.cause: n for obstacle, n in left.items()}
-    return Counts(len(ids), lefts[Left.SKIPPED], lefts[Left.REFUSED], causes, page.position, page.more), ids
+    wanted = {entry.id: entry.replay_count + 1 for entry in fit}
+    for herd in plain:
+        wanted.update(dict.fromkeys(herd.ids, herd.replay_count + 1))
+    counts = Counts(len(ids), lefts[Left.SKIPPED], lefts[Left.REFUSED], causes, page.position, page.more)
+    return counts, {number: wanted[number] for number in ids}
 
 
 def _by_kind(left: Counter[Obstacle]) -> Counter[Left]:
@@ -136,12 +144,14 @@ def _herds(t: Tables, asked: Sequence[sa.ColumnElement[bool]], limit: int) -> sa
         .select_from(joined(t)).where(*asked).order_by(f.id).limit(limit).subquery("page")
     )  # fmt: skip
     c = rows.c
-    alike = [c.consumer, c.handler, c.version, c.tenant, c.brand, c.alone, c.plain]
+    alike = [c.consumer, c.handler, c.version, c.tenant, c.brand, c.replay_count, c.alone, c.plain]
     told = [_shared(c.correlation_id), _shared(c.operation_id), _in_order(c.id, c.id), _in_order(c.row_version, c.id)]
     return sa.select(*alike, *told).group_by(*alike)
 
 
-_READ: Final = ("id", "row_version", "version", "tenant", "brand", "alone", "correlation_id", "operation_id")
+_READ: Final = (
+    *("id", "row_version", "version", "tenant", "brand", "replay_count", "alone", "correlation_id", "operation_id"),
+)
 
 
 def is_plain(t: Tables) -> sa.ColumnElement[bool]:

@@ -165,7 +165,8 @@ class Replays:
                 counts, queued = await replay_steps.step(conn, t, order, run, rows_max, self._within)
             else:
                 report = await self._replay(conn, order, run.position, run, rows_max)
-                counts, queued = journal.Counts.of(report), [entry.id for entry in report.replayed]
+                stay = report.replayed if order.to_source is None else ()
+                counts, queued = journal.Counts.of(report), {entry.id: entry.replay_count + 1 for entry in stay}
             return await journal.advance(conn, t, run, counts, queued)
 
     async def _replay(
