@@ -145,7 +145,7 @@ class Adoptions:
                 await journal.move_part(conn, t, run_id, part.partition, next_offset)
             counts = _counts(run, answered, more=_more(open_parts, part, next_offset))
             if judged.fit or judged.left:
-                await audit.write(conn, t, _line(self.target, order, run, answered, counts, queued))
+                await audit.write(conn, t, _line(self.target, order, run, answered, counts, sorted(queued)))
             return await journal.advance(conn, t, run, counts, queued)
 
     async def _read(self, order: Order, part: Part, records_max: int = RECORDS_MAX) -> tuple[_Judged, int]:
@@ -187,17 +187,18 @@ class Adoptions:
                     left.append(Passed(one.reference, obstacle, one.place))
         return _Judged(fit, left)
 
-    async def _put(self, conn: AsyncConnection, fit: Sequence[Candidate], order: Order) -> list[int]:
-        """Lock order 2 and 6."""
+    async def _put(self, conn: AsyncConnection, fit: Sequence[Candidate], order: Order) -> dict[int, int]:
+        """Lock order 2 and 6: the rows that were put, with their replay counts."""
         if not fit:
-            return []
+            return {}
         t, due = self.store.tables, (await conn.execute(sa.select(sa.func.clock_timestamp()))).scalar_one()
         rows = [one.row(self.now(), due) for one in fit]
         places = await failure.draw_places(conn, t, rows)
         ids = await failure.adopt(conn, t, rows, places)
         if order.force:
             await _identify(conn, t, fit, ids)
-        return sorted(ids.values())
+        counts = {(row.handler, row.version, row.event_id): row.replay_count for row in rows}
+        return {number: counts[key] for key, number in ids.items()}
 
 
 def _line(

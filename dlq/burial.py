@@ -175,9 +175,9 @@ class Burial:
         if len(rows) == 1:
             return line
         named: dict[str, Detail] = {
-            LETTERS: tuple(row.id for row in rows),
-            EVENTS: tuple(row.event_id.hex() for row in rows),
-            CORRELATIONS: tuple(row.correlation_id for row in rows),
+            LETTERS: tuple([row.id for row in rows]),
+            EVENTS: tuple([row.event_id.hex() for row in rows]),
+            CORRELATIONS: tuple([row.correlation_id for row in rows]),
         }
         nobody = {"failure_id": None, "event_id": None, "correlation_id": "", "operation_id": ""}
         return replace(line, **nobody, details={**line.details, **named})

@@ -1,5 +1,5 @@
 """The operator's service on dead letters: list and count them. One letter is shown by `looking`, replays stand in
-`replays`, one step of one in `replay_rows`.
+`replays`, one step of one in `replay_steps` and `replay_rows`.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ class Counts(NamedTuple):
         return cls(len(report.replayed), skipped, refused, report.by_cause, report.last_id, report.more)
 
 
-async def advance(conn: AsyncConnection, t: Tables, run: Run, counts: Counts, queued: Collection[int]) -> Run:
-    """Count what a step did, and remember where it stands. `queued` are the rows' numbers.
+async def advance(conn: AsyncConnection, t: Tables, run: Run, counts: Counts, queued: Mapping[int, int]) -> Run:
+    """Count what a step did, and remember where it stands. `queued` are the rows' numbers with their replay counts.
 
     The filter's key, which may be a person's, is kept no longer than the run needs it.
     """
@@ -150,15 +150,16 @@ async def advance(conn: AsyncConnection, t: Tables, run: Run, counts: Counts, qu
     return _run(changed.mappings().one())
 
 
-async def _note(conn: AsyncConnection, t: Tables, run_id: int, queued: Collection[int]) -> None:
+async def _note(conn: AsyncConnection, t: Tables, run_id: int, queued: Mapping[int, int]) -> None:
     """Which rows were queued, and which replay of each it was."""
     if queued:
+        numbers = sorted(queued)
         await conn.execute(
             t.sql("""
                 INSERT INTO {replay_letter} (replay, failure_id, replay_count)
-                SELECT :run, id, replay_count FROM {failure} WHERE id = ANY (CAST(:ids AS bigint[])) ORDER BY id
+                SELECT :run, * FROM unnest(CAST(:ids AS bigint[]), CAST(:counts AS bigint[]))
             """),
-            {"run": run_id, "ids": sorted(queued)},
+            {"run": run_id, "ids": numbers, "counts": [queued[number] for number in numbers]},
         )
 
 

@@ -157,6 +157,11 @@ def too_often(replays: int) -> Obstacle:
     return Obstacle(f"it was replayed {replays} times already: repair the cause, or force it (--force)")
 
 
+def kind_obstacle(consumer: str, handler: str, version: int, tenant: str | None, order: Order) -> Obstacle | None:
+    """What is in the way of all letters of a handler's version and a tenant, whatever else is to be said of them."""
+    return tenant_obstacle(tenant, order) or version_obstacle(consumer, handler, version, order)
+
+
 def tenant_obstacle(tenant: str | None, order: Order) -> Obstacle | None:
     """Whether the order says that this tenant's letters are meant."""
     named = order.named_tenant

@@ -25,6 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ..inbox.clock import Clock, SteadyClock
 from ..inbox.store import Store
 from . import replay_journal as journal
+from . import replay_steps
 from .permission import Act, Permit, ask_named, ask_verb
 from .reach import Reach, Whole
 from .replay_journal import Outcomes, Run
@@ -160,9 +161,13 @@ class Replays:
             if run.ended_at is not None:
                 return run
             order = journal.resumed(run.order, actor)
-            report = await self._replay(conn, order, run.position, run, rows_max)
-            queued = [entry.id for entry in report.replayed]
-            return await journal.advance(conn, t, run, journal.Counts.of(report), queued)
+            if replay_steps.takes(order):
+                counts, queued = await replay_steps.step(conn, t, order, run, rows_max, self._within)
+            else:
+                report = await self._replay(conn, order, run.position, run, rows_max)
+                stay = report.replayed if order.to_source is None else ()
+                counts, queued = journal.Counts.of(report), {entry.id: entry.replay_count + 1 for entry in stay}
+            return await journal.advance(conn, t, run, counts, queued)
 
     async def _replay(
         self, conn: AsyncConnection, order: Order, after: int, run: Run | None = None, rows_max: int = ROWS_MAX

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..inbox.errors import TidegateError
@@ -123,19 +124,35 @@ async def entries(
 
     Not `named`: without the letters' ids, which cost as much as all else; for acts on many.
     """
-    asked = (t.failure.c.id > after, *conditions(t, wanted), within.rows(columns(t)))
-    chosen = _listed(t, named=named).where(*asked).order_by(t.failure.c.id).limit(limit)
-    if upto is not None:
-        chosen = chosen.where(t.failure.c.id <= upto)
-    return _entries(await conn.execute(chosen))
+    asked = page_of(t, wanted, within, after, upto)
+    return _entries(await conn.execute(_listed(t, named=named).where(*asked).order_by(t.failure.c.id).limit(limit)))
+
+
+def page_of(
+    t: Tables, wanted: Filter, within: Reach, after: int, upto: int | None
+) -> tuple[sa.ColumnElement[bool], ...]:
+    """What is asked of the rows that `entries` gives, before they are ordered and limited."""
+    f = t.failure.c
+    behind = (f.id > after,) if upto is None else (f.id > after, f.id <= upto)
+    return (*behind, *conditions(t, wanted), within.rows(columns(t)))
+
+
+async def numbered(conn: AsyncConnection, t: Tables, ids: Collection[int]) -> list[Entry]:
+    """Those of these rows that are there, without the letters' ids, in the order of their numbers."""
+    if not ids:
+        return []
+    chosen = _listed(t, named=False).where(t.failure.c.id == sa.any_(sa.cast(sorted(ids), _NUMBERS)))
+    return _entries(await conn.execute(chosen.order_by(t.failure.c.id)))
+
+
+_NUMBERS: Final = postgresql.ARRAY(sa.BigInteger())
 
 
 async def count(
     conn: AsyncConnection, t: Tables, wanted: Filter, *, within: Reach = EVERYWHERE, after: int = 0, upto: int
 ) -> int:
     """How many rows match `within` a reach, behind `after` and not behind `upto`."""
-    f = t.failure.c
-    asked = (f.id > after, f.id <= upto, *conditions(t, wanted), within.rows(columns(t)))
+    asked = page_of(t, wanted, within, after, upto)
     return (await conn.execute(sa.select(sa.func.count()).select_from(joined(t)).where(*asked))).scalar_one()
 
 

@@ -172,6 +172,15 @@ _PROBE_FAILURES: Final = """
 """
 
 
+def is_claimed(
+    t: Tables, handler: sa.ColumnElement[int], version: sa.ColumnElement[int], event_id: sa.ColumnElement[bytes]
+) -> sa.ColumnElement[bool]:
+    """Whether there is a claim, asked inside of another statement: a look-up for each of its rows, never a join."""
+    c = t.claim_1.c
+    mine = sa.select(sa.true()).where(c.handler == handler, c.version == version, c.event_id == event_id).limit(1)
+    return mine.scalar_subquery().is_not(None)
+
+
 def _probe_of(rows: Sequence[sa.Row[Any]]) -> Probe:
     claims: dict[ClaimKey, int] = {}
     failures: dict[ClaimKey, list[FailureFound]] = {}

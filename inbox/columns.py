@@ -53,9 +53,13 @@ def unique(table: str, *columns: str) -> sa.UniqueConstraint:
     return sa.UniqueConstraint(*columns, name=f"{table}_key")
 
 
-def index(name: str, *columns: str, where: str | None = None, unique: bool = False) -> sa.Index:
-    """An index, of all rows or of some."""
-    return sa.Index(name, *columns, unique=unique, postgresql_where=None if where is None else sa.text(where))
+def index(
+    name: str, *columns: str, where: str | None = None, unique: bool = False, fillfactor: int | None = None
+) -> sa.Index:
+    """An index, of all rows or of some; how full its pages become at its end, where that is not 90 percent."""
+    some = None if where is None else sa.text(where)
+    room = {} if fillfactor is None else {"fillfactor": fillfactor}
+    return sa.Index(name, *columns, unique=unique, postgresql_where=some, postgresql_with=room)
 
 
 def short(table: str, *names: str) -> sa.CheckConstraint:

@@ -303,20 +303,29 @@ _DISCARD: Final = _Change("state = 'discarded', due = NULL, holds = false", wait
 def _statement(change: _Change) -> LiteralString:
     # One look-up by the key for each row, in the order of the ids, whatever the planner's statistics say of states: a
     # join might read the whole table for a thousand of its rows. What stands twice in it keeps its estimate at a row.
+    # Once it is locked a row stays where it is, and is changed at its place, without a second look-up.
     mine = """
         WITH mine AS (
-          SELECT f.id, f.waited FROM unnest(CAST(:ids AS bigint[]), CAST(:row_versions AS bigint[])) u (id, row_version)
+          SELECT f.at, f.waited FROM unnest(CAST(:ids AS bigint[]), CAST(:row_versions AS bigint[])) u (id, row_version)
            CROSS JOIN LATERAL (
-                 SELECT id, row_version, state IN ('queued', 'unknown') OR holds AS waited FROM {failure}
+                 SELECT ctid AS at, id, row_version, state IN ('queued', 'unknown') OR holds AS waited FROM {failure}
                   WHERE id = u.id AND row_version = u.row_version AND (state = ANY (CAST(:sources AS text[]))) IS TRUE
                   LIMIT 1 FOR UPDATE) f
            WHERE f.id = u.id AND f.row_version = u.row_version)
     """
-    returned = "WHERE f.id = mine.id RETURNING f.id, f.alone, f.handler, f.topic, f.lane, f.seq, mine.waited"
+    returned = "WHERE f.ctid = mine.at RETURNING f.id, f.alone, f.handler, f.topic, f.lane, f.seq, mine.waited)"
+    changed = ", changed AS (UPDATE {failure} f SET row_version = f.row_version + 1,"
     if change.sets is None:
-        return " ".join((mine, "DELETE FROM {failure} f USING mine", returned))
-    changed = ("UPDATE {failure} f SET row_version = f.row_version + 1,", change.sets, "FROM mine")
-    return " ".join((mine, *changed, returned))
+        return " ".join((mine, ", changed AS (DELETE FROM {failure} f USING mine", returned, _CHANGED))
+    return " ".join((mine, changed, change.sets, "FROM mine", returned, _CHANGED))
+
+
+# Rows that are alone come as one: they are many at once, and nothing is done to lanes for them.
+_CHANGED: Final = """
+    SELECT array_agg(id) AS ids, NULL::bigint AS handler, NULL::text AS topic, NULL::bytea AS lane, NULL::bigint AS seq,
+           NULL::boolean AS waited FROM changed WHERE alone HAVING count(*) > 0
+     UNION ALL SELECT ARRAY[id], handler, topic, lane, seq, waited FROM changed WHERE NOT alone
+"""
 
 
 async def _act(
@@ -335,15 +344,18 @@ async def _act(
     ordered = sorted(rows)
     numbers = {"ids": [seen[0] for seen in ordered], "row_versions": [seen[1] for seen in ordered]}
     changed = (await conn.execute(t.sql(_statement(change)), {**numbers, **values})).all()
+    ids = frozenset(row_id for row in changed for row_id in row.ids)
     if change.sets is None:
-        await _end_linked(conn, t, [row.id for row in changed])
+        await _end_linked(conn, t, ids)
     waits = bool(values["holds"]) if change.waits is None else change.waits
     changes = [
-        Change((row.handler, row.topic, row.lane), row.seq, row.waited, waits) for row in changed if not row.alone
+        Change((row.handler, row.topic, row.lane), row.seq, row.waited, waits)
+        for row in changed
+        if row.handler is not None
     ]
     assert all(one.lane in locked for one in changes), "a row was changed whose lane is not locked"
     await keep(conn, t, changes)
-    return frozenset(row.id for row in changed)
+    return ids
 
 
 async def _end_linked(conn: AsyncConnection, t: Tables, gone: Collection[int]) -> None:

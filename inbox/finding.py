@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, LiteralString, cast, final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -95,21 +95,22 @@ def _cut(text: str | None, chars_max: int) -> str | None:
     return None if text is None else safe_text(text, chars_max)
 
 
+COLUMNS: Final = cast("LiteralString", ", ".join(Failure._fields))
+"""For a SELECT that `failures_of` reads; the names stand in the source, as a class's fields."""
+
+
 def failure_of(row: sa.RowMapping) -> Failure:
     """A row of the table, all its columns, as a value."""
-    return _failure({str(name): value for name, value in row.items()})
+    return _failure([row[name] for name in Failure._fields])
 
 
 def failures_of(rows: sa.CursorResult[Any]) -> list[Failure]:
-    """Many of them: the columns' names are looked at once."""
-    names = list(rows.keys())
-    return [_failure(dict(zip(names, row, strict=True))) for row in rows.all()]
+    """Many of them, read by `COLUMNS`."""
+    return [_failure(row) for row in rows.all()]
 
 
-def _failure(columns: dict[str, Any]) -> Failure:
-    del columns["put_xid"]
-    columns["state"] = _STATES[columns["state"]]
-    return Failure(**columns)
+def _failure(values: Sequence[Any]) -> Failure:
+    return Failure._make((values[0], _STATES[values[1]], *values[2:]))
 
 
 _STATES: Final = {state.value: state for state in FailureState}

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .event import Partition
 from .failure_rows import Failure
-from .finding import failures_of
+from .finding import COLUMNS, failures_of
 from .tables import Tables
 
 ANY_COUNT: Final = 2**31 - 1
@@ -24,6 +24,11 @@ ANY_COUNT: Final = 2**31 - 1
 
 ANY_BYTES: Final = 2**62
 """More payload than any row of the table could have."""
+
+
+SHARE_MIN: Final = 500
+"""Rows that are looked at in each home, or as many as its share is: of ten homes ten times as many as may come back
+would be looked at otherwise. Where one home has all that is due, so many come back and the rest with the next look."""
 
 
 async def pick(
@@ -36,11 +41,16 @@ async def pick(
     limit: int,
     busy: Collection[int] = (),
     bytes_max: int = ANY_BYTES,
+    taken: Collection[int] = (),
 ) -> list[Failure]:
     """What may be taken up now: queued, due, at home in `homes`, and the first of its lane or alone.
 
     `handler_ids` are those that the app has: rows of others are left alone. `busy` are the rows that this process works
     on already: their lanes are left out, also where a replay has put an earlier row before the one in work.
+
+    Where there are many, each home has its share of the `limit`, and `SHARE_MIN` at least: not the first due of all.
+
+    `taken` are rows that are alone and in hand already: they are passed over, which costs less than to be `busy`.
 
     A home's partition is taken modulo the topic's present count, where that is given, so that no row is without an
     owner after a topic was made anew with fewer. At most `bytes_max` of payload come back, and the first row whatever
@@ -49,8 +59,9 @@ async def pick(
     if not homes or not handler_ids:
         return []
     places = sorted(homes)
+    share = max(-(-limit // len(places)), min(limit, SHARE_MIN))
     rows = await conn.execute(
-        t.sql(_PICK),
+        t.sql(_PICK.replace("{columns}", COLUMNS)),
         {
             "topics": [home.topic for home in places],
             "partitions": [home.number for home in places],
@@ -60,7 +71,9 @@ async def pick(
             "now": now,
             "limit": limit,
             "some": limit + len(busy),
+            "share": share + len(busy),
             "bytes_max": bytes_max,
+            "taken": list(taken),
         },
     )
     return failures_of(rows)
@@ -83,53 +96,61 @@ _PICK: Final = """
                   (SELECT true FROM {parked_key} p
                     WHERE p.handler = h.handler AND p.head_home_topic = u.topic AND p.head_due IS NOT NULL
                     ORDER BY p.head_home_partition, p.head_due LIMIT 1) AS lanes,
+                  (SELECT true FROM {parked_key} p
+                    WHERE p.handler = h.handler AND p.head_home_topic = u.topic AND p.head_home_partition >= u.n
+                      AND p.head_due IS NOT NULL ORDER BY p.head_home_partition, p.head_due LIMIT 1) AS lanes_beyond,
                   (SELECT true FROM {failure} f
                     WHERE f.handler = h.handler AND f.home_topic = u.topic AND f.state = 'queued' AND f.alone
-                    ORDER BY f.home_partition, f.due LIMIT 1) AS alone
-             FROM unnest(CAST(:handlers AS bigint[])) h (handler) CROSS JOIN (SELECT DISTINCT topic FROM home) u),
+                    ORDER BY f.home_partition, f.due LIMIT 1) AS alone,
+                  (SELECT true FROM {failure} f
+                    WHERE f.handler = h.handler AND f.home_topic = u.topic AND f.home_partition >= u.n
+                      AND f.state = 'queued' AND f.alone ORDER BY f.home_partition, f.due LIMIT 1) AS alone_beyond
+             FROM unnest(CAST(:handlers AS bigint[])) h (handler) CROSS JOIN (SELECT DISTINCT topic, n FROM home) u),
          head AS MATERIALIZED (
            SELECT p.* FROM asked a JOIN home USING (topic)
             CROSS JOIN LATERAL (
                   (SELECT p.handler, p.topic, p.key_hash, p.head_seq, p.head_due FROM {parked_key} p
                     WHERE p.handler = a.handler AND p.head_home_topic = a.topic
                       AND p.head_home_partition = home.partition AND p.head_due <= :now
-                    ORDER BY p.head_due LIMIT CAST(:some AS int))
+                    ORDER BY p.head_due LIMIT CAST(:share AS int))
                   UNION ALL
                   (SELECT p.handler, p.topic, p.key_hash, p.head_seq, p.head_due FROM {parked_key} p
-                    WHERE p.handler = a.handler AND p.head_home_topic = a.topic AND p.head_home_partition >= home.n
+                    WHERE a.lanes_beyond AND p.handler = a.handler AND p.head_home_topic = a.topic
+                      AND p.head_home_partition >= home.n
                       AND p.head_home_partition % home.n = home.partition AND p.head_due <= :now
-                    ORDER BY p.head_home_partition, p.head_due LIMIT CAST(:some AS int))) p
+                    ORDER BY p.head_home_partition, p.head_due LIMIT CAST(:share AS int))) p
             WHERE a.lanes ORDER BY p.head_due LIMIT CAST(:some AS int)),
          ready AS (
-           SELECT f.id, head.head_due AS due FROM head
+           SELECT f.at, f.id, head.head_due AS due FROM head
             CROSS JOIN LATERAL (
-                  SELECT id FROM {failure} f
+                  SELECT ctid AS at, id FROM {failure} f
                    WHERE f.handler = head.handler AND f.topic = head.topic AND f.lane = head.key_hash
                      AND f.seq = head.head_seq AND NOT f.alone AND (f.state IN ('queued', 'unknown') OR f.holds)
                    ORDER BY f.handler, f.topic, f.lane, f.seq LIMIT 1) f
            UNION ALL
-           SELECT f.id, f.due FROM asked a JOIN home USING (topic)
+           SELECT f.at, f.id, f.due FROM asked a JOIN home USING (topic)
             CROSS JOIN LATERAL (
-                  (SELECT id, due FROM {failure} f
+                  (SELECT ctid AS at, id, due FROM {failure} f
                     WHERE f.handler = a.handler AND f.home_topic = a.topic AND f.home_partition = home.partition
                       AND f.state = 'queued' AND f.alone AND f.due <= :now
-                    ORDER BY f.due LIMIT CAST(:some AS int))
+                      AND f.id <> ALL (CAST(:taken AS bigint[]))
+                    ORDER BY f.due LIMIT CAST(:share AS int))
                   UNION ALL
-                  (SELECT id, due FROM {failure} f
-                    WHERE f.handler = a.handler AND f.home_topic = a.topic AND f.home_partition >= home.n
-                      AND f.home_partition % home.n = home.partition
+                  (SELECT ctid AS at, id, due FROM {failure} f
+                    WHERE a.alone_beyond AND f.handler = a.handler AND f.home_topic = a.topic
+                      AND f.home_partition >= home.n AND f.home_partition % home.n = home.partition
                       AND f.state = 'queued' AND f.alone AND f.due <= :now
-                    ORDER BY f.home_partition, f.due LIMIT CAST(:some AS int))) f
+                      AND f.id <> ALL (CAST(:taken AS bigint[]))
+                    ORDER BY f.home_partition, f.due LIMIT CAST(:share AS int))) f
             WHERE a.alone),
-         first AS MATERIALIZED (SELECT id FROM ready ORDER BY due, id LIMIT CAST(:some AS int))
-    SELECT f.* FROM (
-           SELECT f.id, f.due, sum(f.n) OVER (ORDER BY f.due, f.id) - f.n AS before FROM first
-            CROSS JOIN LATERAL (SELECT id, due, handler, topic, lane, octet_length(headers)
-                                     + COALESCE(octet_length(value), 0) + COALESCE(octet_length(edited_value), 0) AS n
-                                  FROM {failure} f WHERE f.id = first.id LIMIT 1) f
+         first AS MATERIALIZED (SELECT at, id, due AS ready FROM ready ORDER BY due, id LIMIT CAST(:some AS int))
+    SELECT {columns} FROM (
+           SELECT f.*, ready, sum(octet_length(headers) + COALESCE(octet_length(value), 0)
+                                  + COALESCE(octet_length(edited_value), 0)) OVER (ORDER BY ready, f.id
+                                  ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM first
+            CROSS JOIN LATERAL (SELECT {columns} FROM {failure} f WHERE f.ctid = first.at LIMIT 1) f
             WHERE NOT EXISTS (SELECT FROM busy b WHERE b.handler = f.handler AND b.topic = f.topic AND b.lane = f.lane)
-            ORDER BY f.due, f.id LIMIT CAST(:limit AS int)) r
-     CROSS JOIN LATERAL (SELECT * FROM {failure} f WHERE f.id = r.id LIMIT 1) f
-     WHERE r.before < CAST(:bytes_max AS bigint)
-     ORDER BY r.due, r.id
+            ORDER BY ready, f.id LIMIT CAST(:limit AS int)) r
+     WHERE COALESCE(r.before, 0) < CAST(:bytes_max AS bigint)
+     ORDER BY r.ready, r.id
 """

@@ -238,8 +238,11 @@ def failure_table(m: sa.MetaData) -> sa.Table:
 
     `put_xid` is the transaction that put the row: what was put since a snapshot is found by it. `edited_value` is what
     a person repaired; what was received stays beside it. A redacted row has no payload any more, and is never run.
+    Pages are half filled, because a row is written anew when it is tried or replayed: on its own page that is half the
+    log.
     """
-    return sa.Table("failure", m, *_failure_columns(), *_failure_rules(), *_failure_indexes())
+    parts = (*_failure_columns(), *_failure_rules(), *_failure_indexes())
+    return sa.Table("failure", m, *parts, postgresql_with={"fillfactor": 50})
 
 
 def _failure_columns() -> list[sa.Column[Any]]:
@@ -323,11 +326,11 @@ def _failure_rules() -> list[sa.Constraint]:
 def _failure_indexes() -> list[sa.Index]:
     position = ("handler", "version", "topic", "incarnation", "partition", "record_offset")
     return [
-        index("failure_position_key", *position, where="origin = 'event'", unique=True),
+        index("failure_position_key", *position, where="origin = 'event'", unique=True, fillfactor=50),
         index("failure_letter_key", "handler", "version", "event_id", where="origin = 'letter'", unique=True),
         index("failure_event_id", "handler", "event_id"),
         index("failure_handler", "handler", "id", where="state = 'dead'"),
-        index("failure_put", "handler", "put_xid", "id"),
+        index("failure_put", "handler", "put_xid", "id", fillfactor=50),
         index("failure_pick_up", "handler", "home_topic", "home_partition", "due", where="state = 'queued' AND alone"),
         index(
             "failure_lane",

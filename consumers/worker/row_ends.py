@@ -45,7 +45,7 @@ class ConflictMet(Exception):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Taken:
     """A row that was taken up, with its home's holding, its event and the (handler id, version) that claims it."""
 
@@ -124,8 +124,11 @@ class RowEnds:
         every = sorted({**own, **ids}.items())
         found = await claim.claim(conn, self._tables, *taken[0].key, every, optimistic=len(every) >= COPIED_MIN)
         reach(Point.CLAIMED, self._names[taken[0].key[0]])
+        if found.new is None:
+            claims.mine += first.values()
+            return claims
         for event_id, one in first.items():
-            if found.new is None or event_id in found.new:
+            if event_id in found.new:
                 claims.mine.append(one)
             elif found.taken.get(event_id, one.event.payload_hash) == one.event.payload_hash:
                 claims.repeats.append(one)

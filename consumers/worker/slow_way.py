@@ -11,7 +11,7 @@ to every handler that takes its type: it becomes one queued row for each of them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, final
@@ -37,7 +37,7 @@ from ...inbox.failure_rows import queued as queued_row
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
 from ...inbox.meter import Meter
-from ...inbox.outcome import Dead, FinalStatus, Reason
+from ...inbox.outcome import Dead, FinalStatus
 from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.versions import is_run
@@ -47,6 +47,7 @@ from .attempts import Attempts, Subject
 from .commands import BoundCommand, CommandRunner
 from .completion import COMMAND_VERSION, conflict_fate
 from .dependencies import Dependencies
+from .looking_ahead import LookAhead, is_alike, kills
 from .repeats import CONFLICT
 from .row_batches import BATCH_BYTES_MAX, BATCH_ROWS_MAX, RowBatches
 from .row_ends import ConflictMet, RowEnds, Taken
@@ -109,10 +110,9 @@ class SlowWay:
         self._ends = RowEnds(store, consumer, self._names, self._policy_of, burial, meter, clock, wrote_outbox)
         self._groups = RowGroups(store, self._ends)
         self._batches = RowBatches(store, holdings, intake, self._ends, meter, clock)
-        self._batched: dict[int, frozenset[int]] = {}
-        """The rows that are worked in batches, by their projection."""
-        self._running: dict[int, asyncio.Task[None]] = {}
-        self._homes: dict[int, Partition] = {}
+        self._ahead = LookAhead(store, holdings, clock)
+        self._running: dict[asyncio.Task[None], Sequence[Failure]] = {}
+        """A row by itself, or rows of one projection in a batch."""
         self._wake = asyncio.Event()
         self._quiet = False
         self._held = False
@@ -140,13 +140,13 @@ class SlowWay:
 
     async def stands_still(self) -> None:
         """Return once nothing runs but what wants to be alone, or is."""
-        while running := [task for row_id, task in self._running.items() if row_id not in self._apart]:
+        while running := [task for task, rows in self._running.items() if rows[0].id not in self._apart]:
             await asyncio.wait(running)
 
     async def drained(self) -> None:
         """Return once nothing runs."""
         if self._running:
-            await asyncio.wait(self._running.values())
+            await asyncio.wait(self._running)
 
     def wake(self) -> None:
         """There may be something to take up: a row was put, or one is done whose lane has more."""
@@ -161,9 +161,7 @@ class SlowWay:
                     if len(rows) > 1:
                         self._start(group.create_task(self._take_up_many(rows)), rows)
                         continue
-                    if self._is_suspect(
-                        rows[0]
-                    ):  # before its task is there: whoever wants to be alone waits not for it
+                    if self._is_suspect(rows[0]):  # before its task is there: who wants to be alone waits not for it
                         self._apart.add(rows[0].id)
                     self._start(group.create_task(self._take_up(rows[0])), rows)
                 await asyncio.sleep(LOOK_MIN_S)
@@ -171,38 +169,36 @@ class SlowWay:
                     await asyncio.wait_for(self._wake.wait(), LOOK_S)
 
     def _start(self, task: asyncio.Task[None], rows: Sequence[Failure]) -> None:
-        for row in rows:
-            self._running[row.id] = task
-            self._homes[row.id] = row.home
-        if len(rows) > 1:
-            self._batched[rows[0].handler] = frozenset(row.id for row in rows)
-        task.add_done_callback(lambda _: self._are_over(rows))
+        self._running[task] = rows
+        task.add_done_callback(self._is_over)
 
-    def _are_over(self, rows: Sequence[Failure]) -> None:
-        for row in rows:
-            self._is_over(row.id)
-        if len(rows) > 1:
-            self._batched.pop(rows[0].handler, None)
-
-    def _is_over(self, row_id: int) -> None:
-        self._running.pop(row_id, None)
-        self._homes.pop(row_id, None)
-        self._apart.discard(row_id)
+    def _is_over(self, task: asyncio.Task[None]) -> None:
+        rows = self._running.pop(task)
+        if len(rows) == 1:
+            self._apart.discard(rows[0].id)
         self._wake.set()
+
+    def _batched(self) -> set[int]:
+        """The projections of which a batch is worked."""
+        return {rows[0].handler for rows in self._running.values() if len(rows) > 1}
+
+    def _busy(self) -> list[int]:
+        """The rows that are worked by themselves."""
+        return [rows[0].id for rows in self._running.values() if len(rows) == 1]
 
     def _is_suspect(self, row: Failure) -> bool:
         """Its record has killed a process, or was in the hands of two that died."""
-        return _kills(row) or any(row.id in holding.suspect_rows for holding in self._holdings)
+        return kills(row) or any(row.id in holding.suspect_rows for holding in self._holdings)
 
     async def _look(self) -> list[list[Failure]]:
-        """What to take up now: rows that are worked together, and rows by themselves."""
+        """What to take up now: rows that are worked together, and rows alone."""
         homes = [holding.partition for holding in self._holdings]
         if self._quiet or self._held or not homes:
             return []
         try:
             async with self._store.look() as conn:
                 rows = await self._pick(conn, homes)
-            await self._note([row for together in rows for row in together])
+            await self._note(rows)
             return [] if self._held else rows  # held meanwhile: they are looked for again
         except STORE_ERRORS as error:
             log.warning("slow_way_waits", error=type(error).__name__)
@@ -211,11 +207,11 @@ class SlowWay:
     async def _pick(self, conn: AsyncConnection, homes: list[Partition]) -> list[list[Failure]]:
         """Rows of handlers whose breaker is closed; where one of the others may be tried, that one by itself."""
         breakers, now, tables = self._runner.breakers, self._clock.now(), self._store.tables
-        batched = frozenset[int]().union(*self._batched.values())
-        busy = tuple(row_id for row_id in self._running if row_id not in batched)
+        batched = self._batched()
+        busy = self._busy()
         handlers = [*self._commands, *self._projections, self._handler_ids[RESERVED]]
         for handler_id in handlers:
-            if handler_id not in self._batched and breakers.is_due(name := self._names[handler_id]):
+            if handler_id not in batched and breakers.is_due(name := self._names[handler_id]):
                 rows = await failure.pick(conn, tables, [handler_id], homes, {}, now, 1, busy=busy)
                 if rows and breakers.take_try(name):
                     return [rows]
@@ -226,9 +222,7 @@ class SlowWay:
             rows = await failure.pick(conn, tables, singles, homes, {}, now, room, busy=busy)
             self._doubt(rows)
             found += [[row] for row in rows]
-        projections = [
-            handler_id for handler_id in free if handler_id in self._projections.keys() - self._batched.keys()
-        ]
+        projections = [handler_id for handler_id in free if handler_id in self._projections.keys() - batched]
         some = ROWS_MAX if any(holding.unclean_ends for holding in self._holdings) else BATCH_ROWS_MAX
         if len(projections) > 1 and not await failure.pick(conn, tables, projections, homes, {}, now, 1, busy=busy):
             return found  # most looks end here, or with the one look at the only projection
@@ -251,22 +245,24 @@ class SlowWay:
         """One projection's rows: those that may end in one transaction, and the others."""
         self._doubt(rows)
         suspects = frozenset[int]().union(*[holding.suspect_rows for holding in self._holdings])
-        alike = [row for row in rows if not (_kills(row) or row.id in suspects or is_run(row.version))]
+        alike = [row for row in rows if is_alike(row) and row.id not in suspects]
+        if len(alike) == len(rows):
+            return [rows] if rows else []
         together = {row.id for row in alike}
         return [*([alike] if alike else []), *([row] for row in rows if row.id not in together)]
 
-    async def _note(self, rows: list[Failure]) -> None:
+    async def _note(self, found: list[list[Failure]]) -> None:
         """After an unclean end it is written down which rows are in hand, once for each look that finds any.
 
         Who dies then leaves word of what to handle alone. Without a death behind it nothing is written.
         """
         for holding in self._holdings:
-            if not (holding.unclean_ends and rows):
+            if not (holding.unclean_ends and found):
                 continue
-            came = {row.id for row in rows if row.home == holding.partition}
+            came = _at_home(found, holding.partition)
             if not came:
                 continue
-            in_hand = came | {row_id for row_id, home in self._homes.items() if home == holding.partition}
+            in_hand = came | _at_home(self._running.values(), holding.partition)
             async with self._store.transaction(Writes.SUSPECT) as conn:
                 await fence.take_in_hand(
                     conn, self._store.tables, self._consumer, holding.partition, holding.fence_epoch,
@@ -274,20 +270,35 @@ class SlowWay:
                 )  # fmt: skip
 
     async def _take_up_many(self, rows: list[Failure]) -> None:
-        """Rows of one projection; what cannot end with the others goes by itself, some of them at a time."""
-        bound = self._projections[rows[0].handler]
-        single: list[Failure] = []
+        """Rows of one projection, and those that come behind them, which are looked for meanwhile."""
+        bound, task = self._projections[rows[0].handler], asyncio.current_task()
+        assert task is not None, "a look starts it as one"
+        while rows:
+            self._running[task] = rows
+            async with asyncio.TaskGroup() as group:
+                ahead = group.create_task(self._ahead.behind(bound, rows, self._busy()))
+                went_well = await self._work_many(bound, rows)
+            self._wake.set()
+            stops = self._quiet or self._held or self._runner.breakers.is_open(bound.name)
+            rows = ahead.result() if went_well and not stops else []
+
+    async def _work_many(self, bound: BoundProjection, rows: list[Failure]) -> bool:
+        """What cannot end with the others goes by itself, some of them at a time. False: nothing goes now."""
         try:
             single = await self._batches.work(bound, rows)
         except OwnershipLost:
             self._meter.lost(len(rows))
+            return False
         except DependencyError as error:
             await self._dependencies.wait(error.dependency)
+            return False
         except STORE_ERRORS as error:
             log.warning("rows_again", handler=bound.name, error=type(error).__name__)
+            return False
         for start in range(0, len(single), ROWS_BESIDE):
             if not (self._quiet or self._held or self._runner.breakers.is_open(bound.name)):
                 await asyncio.gather(*[self._take_up(row) for row in single[start : start + ROWS_BESIDE]])
+        return not single
 
     # --------------------------------------------------------------------------------------------------- one row
 
@@ -430,8 +441,8 @@ class SlowWay:
         return COMMAND_VERSION if bound is None else bound.projection.version
 
 
-def _kills(row: Failure) -> bool:
-    return row.reason == Reason.KILLED_PROCESS
+def _at_home(found: Iterable[Sequence[Failure]], home: Partition) -> set[int]:
+    return {row.id for rows in found for row in rows if row.home == home}
 
 
 def _claimed_by(row: Failure, bound: BoundProjection) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from tidegate.dlq.selection import Filter
 from tidegate.dlq.verbs import Role
 from tidegate.inbox import claim
 from tidegate.inbox.errors import TidegateError
+from tidegate.inbox.identity import attempt_id16
 from tidegate.inbox.store import Store
 
 
@@ -64,12 +65,73 @@ async def test_a_run_that_was_interrupted_is_gone_on_with_and_then_does_nothing_
     assert (actors[0], actors[-1]) == ("ann", "bob")
 
 
+ZOO = """
+    UPDATE tidegate.failure SET
+        replay_count = CASE WHEN id % 7 = 1 THEN 2 ELSE 0 END,
+        attempt_id = CASE WHEN id % 7 = 2 THEN event_id END,
+        tenant = CASE WHEN id % 7 = 3 THEN 'acme' END,
+        edited_value = CASE WHEN id % 7 = 4 THEN convert_to('x', 'utf8') END,
+        edit_id = CASE WHEN id % 7 = 4 THEN event_id END,
+        state = CASE WHEN id % 7 = 5 THEN 'discarded' ELSE state END,
+        redacted_at = CASE WHEN id % 7 = 6 THEN now() END,
+        key = CASE WHEN id % 7 <> 6 THEN key END,
+        value = CASE WHEN id % 7 <> 6 THEN value END,
+        event_id = CASE WHEN id % 7 = 2 THEN substr(sha256(event_id), 1, 16) ELSE event_id END
+    RETURNING id
+"""
+"""Of each seventh letter another thing is to be said; those of the second run under what was their own id before."""
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"force": True}, {"all_tenants": False}, {"versions": {("billing", "revenue"): 0}}]
+)
+async def test_a_run_does_what_its_dry_run_said(graveyard: Graveyard, more: dict[str, Any]) -> None:
+    """The dry run asks the guards of each letter, a run only of those that are not plainly free: both say the same.
+
+    Case: B40
+    Parts: real (PostgreSQL)
+    Red when: dlq/replay_steps.py's is_plain leaves out any of its conditions
+    """
+    events = [graveyard.event(n, key=None if n % 2 else b"k-%d" % (n % 5)) for n in range(28)]
+    await graveyard.bury(*events)
+    await column(graveyard, ZOO)
+    async with graveyard.db.transaction() as conn:
+        repaired = [attempt_id16(event.event_id, b"edit", event.event_id) for event in events[3::14]]
+        done = sorted(
+            [(event.event_id, event.payload_hash) for event in events[::6] + events[1::14]] + [(i, 0) for i in repaired]
+        )
+        await claim.claim(conn, graveyard.t, graveyard.handlers["revenue"], 1, done, optimistic=False)
+    service = replays(graveyard)
+    asked = order(filter=Filter(state=None), **more)
+    plan = await service.plan(asked)
+    run = await service.start(asked)
+    while run.ended_at is None:
+        run = await service.step(run.id, "ann", 9)
+    assert counted(run) == (28, plan.replayed, plan.skipped.total(), plan.refused.total())
+    assert run.causes == {**plan.skipped, **plan.refused}
+    queued = "SELECT count(*) FROM tidegate.failure WHERE state = 'queued'"
+    assert await column(graveyard, queued) == [plan.replayed]
+    assert await column(graveyard, "SELECT count(*) FROM tidegate.replay_letter") == [plan.replayed]
+    named = "SELECT sum(jsonb_array_length(details->'failure_ids')) FROM tidegate.audit WHERE act = 'dlq_replay'"
+    assert await column(graveyard, named) == [plan.replayed]
+
+
+async def test_a_step_of_one_letter_has_a_line_with_the_letters_own_fields(graveyard: Graveyard) -> None:
+    numbers = await graveyard.bury(graveyard.event(1, key=None, tenant="acme"), graveyard.event(2, key=None))
+    service = replays(graveyard)
+    run = await service.start(order())
+    while run.ended_at is None:
+        run = await service.step(run.id, "ann", 1)
+    lines = "SELECT failure_id || ' ' || correlation_id || ' ' || coalesce(tenant, '-') FROM tidegate.audit ORDER BY id"
+    assert await column(graveyard, lines) == [f"{numbers[0]} o-1 acme", f"{numbers[1]} o-2 -"]
+
+
 async def test_letters_that_come_after_the_start_are_not_touched(graveyard: Graveyard) -> None:
     """The bound is set at the start.
 
     Case: B39
     Parts: real (PostgreSQL)
-    Red when: dlq/replays.py gives no `upto` to replay
+    Red when: dlq/replay_steps.py gives page_of no bound
     """
     (first,) = await graveyard.bury(graveyard.event(1))
     service = replays(graveyard)
@@ -85,7 +147,7 @@ async def test_two_who_replay_the_same_letters_at_once_queue_each_once(graveyard
 
     Case: B39, B40
     Parts: real (PostgreSQL)
-    Red when: dlq/replay_rows.py leaves `if entry.id in done` out of what it counts as replayed
+    Red when: dlq/replay_steps.py takes `ids` from what it wanted to queue instead of from `done`
     """
     await graveyard.bury(*[graveyard.event(n, key=b"k-%d" % (n % 7)) for n in range(60)])
     service = replays(graveyard)

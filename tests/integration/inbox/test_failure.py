@@ -134,6 +134,41 @@ async def test_every_row_has_an_owner_after_the_topic_was_made_anew_with_fewer_p
     assert await pick(db, t, 3, counts=4) == [1]
 
 
+async def test_a_row_that_is_alone_has_an_owner_too_when_its_partition_is_gone(db: Database, t: Tables) -> None:
+    await put(db, t, due(1, partition=7, key=None))
+    assert await pick(db, t, 0, 1, 2, 3, counts=8) == []
+    assert await pick(db, t, 3, counts=4) == [1]
+
+
+async def test_each_home_has_its_share_of_what_is_picked(db: Database, t: Tables) -> None:
+    """Not what is due first of all; and one home alone may have all of it."""
+    early = [due(n, at=NOW - datetime.timedelta(hours=1), key=None) for n in range(1_000)]
+    await put(db, t, *early, *[due(n, partition=1, key=None) for n in range(600)])
+    async with db.transaction() as conn:
+        both = [Partition("orders", 0), Partition("orders", 1)]
+        rows = await failure.pick(conn, t, [H], both, {}, NOW, 1_000)
+        assert [row.partition for row in rows] == [0] * 500 + [1] * 500
+        assert len(await failure.pick(conn, t, [H], both[:1], {}, NOW, 1_000)) == 1_000
+        assert len(await failure.pick(conn, t, [H], both, {}, NOW, 1_000, bytes_max=100)) < 10
+
+
+async def test_a_row_that_is_written_anew_stays_on_its_page(db: Database, t: Tables) -> None:
+    """Pages are filled by half: what is on one page before and behind a change is half the log."""
+    why = Dead(Reason.REJECTED, "no")
+    await put(db, t, *[dead(PLACE, event(n), why, attempts=1, now=NOW, alone=True) for n in range(60)])
+
+    async def pages() -> list[int]:
+        async with db.transaction() as conn:
+            found = await conn.execute(t.sql("SELECT CAST((CAST(CAST(ctid AS text) AS point))[0] AS int)"
+                                             "  FROM {failure} ORDER BY id"))  # fmt: skip
+            return list(found.scalars())
+
+    before = await pages()
+    async with db.transaction() as conn:
+        assert len(await failure.requeue(conn, t, [(number, 1) for number in range(1, 61)], NOW)) == 60
+    assert sum(old == new for old, new in zip(before, await pages(), strict=True)) > 50
+
+
 async def test_rows_of_handlers_that_the_app_no_longer_has_are_left_alone(db: Database, t: Tables) -> None:
     async with db.transaction() as conn:
         await failure.put(conn, t, [queued(Place(H + 1, 0, 0), event(1), WHY, due=NOW, attempts=1, now=NOW)])

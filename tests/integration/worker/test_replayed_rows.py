@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tests.services.topics import Topic
 from tests.support.desk import Do, at_desk, write
 from tests.support.running import RunningWorker, Sent, Stage, note, reader, table_of
 from tidegate.consumers import App, Context, Event
+from tidegate.consumers.worker import slow_way
 
 MANY = 250
+
+
+def nothing() -> None:
+    """What happens at a batch."""
 
 
 class Ward:
@@ -21,9 +27,11 @@ class Ward:
     def __init__(self, *ids: str) -> None:
         self.ill = set(ids)
         self.batches: list[int] = []
+        self.on_batch: Callable[[], None] = nothing
 
     async def project(self, events: Sequence[Event[Any]], tx: AsyncConnection) -> None:
         """Refuse what is ill, else write."""
+        self.on_batch()
         self.batches.append(len(events))
         if found := self.ill.intersection(event.id_text for event in events):
             raise ValueError(f"{sorted(found)[0]} is ill")
@@ -73,6 +81,24 @@ async def test_replayed_letters_of_a_projection_are_applied_together_in_their_or
     assert ward.batches == [MANY]
     named = "SELECT act, jsonb_array_length(details->'failure_ids') FROM tidegate.audit ORDER BY 1"
     assert await stage.rows(named) == [("completed", MANY), ("dlq_replay", MANY)], "one line, with all"
+
+
+async def test_what_comes_behind_a_batch_is_worked_without_another_look(
+    stage: Stage, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten at a time, each once and in their order; from the first batch on the slow way itself looks but once more."""
+    name, ward = topic(partitions=1), Ward(*ids(45))
+    worker = await stage.start(projecting(name, ward, batch_max=10))
+    await table_of(stage)
+    await stage.send(name, *[Sent(id_, key=b"k-%d" % n) for n, id_ in enumerate(ids(45))])
+    await dead(stage, worker, 45)
+    ward.ill.clear()
+    ward.batches.clear()
+    ward.on_batch = lambda: monkeypatch.setattr(slow_way, "LOOK_MIN_S", 3_600.0)
+    await stage.replay()
+    await none_queued(stage, worker)
+    assert await effects(stage) == ids(45)
+    assert ward.batches == [10, 10, 10, 10, 5]
 
 
 async def test_letters_replayed_while_their_handler_is_stopped_wait_for_it(stage: Stage, topic: Topic) -> None:

@@ -158,8 +158,8 @@ def test_what_the_worker_does_to_a_row_can_be_found_by_event_and_correlation() -
 
 def test_rows_with_all_in_common_share_a_line_that_names_each_of_them() -> None:
     row, _ = burial().bury(PLACE, "revenue", event(), DEAD)
-    one, other = stored(row), replace(stored(row), id=12, event_id=b"f" * 16, correlation_id="o-18")
-    elsewhere = replace(stored(row), id=13, tenant="zenith")
+    one, other = stored(row), stored(row)._replace(id=12, event_id=b"f" * 16, correlation_id="o-18")
+    elsewhere = stored(row)._replace(id=13, tenant="zenith")
     shared, own = burial().audit_lines([one, elsewhere, other], "revenue", "completed")
     assert own == burial().audit_line(elsewhere, "revenue", "completed")
     assert (shared.failure_id, shared.event_id, shared.correlation_id) == (None, None, "")
