@@ -17,6 +17,7 @@ import functools
 import itertools
 import os
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final, Protocol, final
 
@@ -152,6 +153,12 @@ class Ledger:
     async def ask(self, effect: Effect, probe: Probe, row: EffectRow) -> ProbeAnswer:
         """What a probe says of a row; whatever is no answer is `CannotTell`. Nothing is written down."""
         return await self._meeting.ask(effect, probe, row)
+
+    async def ready(self) -> None:
+        """Connect, and have the statements planned, so that no call waits for that; else the first one does."""
+        with suppress(*STORE_ERRORS):
+            await effects.intend(await self._intent_line.statement(), [])
+            await effects.end(await self._ending_line.statement(), [])
 
     async def close(self, patience_s: float = CLOSE_S) -> None:
         """Endings on their way are written; what cannot be within `patience_s` leaves its effect open."""
@@ -295,15 +302,17 @@ class Line:
         self._sql = sql
         self._driver: Driver | None = None
         self._statement: Statement | None = None
+        self._making = asyncio.Lock()
 
     async def statement(self) -> Statement:
         """The statement, prepared."""
-        if self._driver is None or self._driver.is_closed():
-            self._statement = None
-            self._driver = await self._store.database.connection(**PLANS)
-        if self._statement is None:
-            self._statement = await self._driver.prepare(self._sql)
-        return self._statement
+        async with self._making:
+            if self._driver is None or self._driver.is_closed():
+                self._statement = None
+                self._driver = await self._store.database.connection(**PLANS)
+            if self._statement is None:
+                self._statement = await self._driver.prepare(self._sql)
+            return self._statement
 
     async def drop(self) -> None:
         """Close it."""

@@ -12,7 +12,8 @@ end says nothing new; only while this replica tries does an answer count as the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -118,6 +119,11 @@ class ProviderBreakers:
         if view.phase is Phase.CLOSED or await self._is_tried(provider, view):
             return
         raise ProviderAway(provider, max(0.0, view.due_s - self._clock.monotonic_s()), view.why)
+
+    async def look(self, provider: str) -> None:
+        """Learn what the fleet knows, before there is a call that would wait for it."""
+        with suppress(*STORE_ERRORS):
+            await self._refresh(provider, self._views.setdefault(provider, _View()))
 
     async def report(self, provider: str, ok: bool, why: str = "") -> None:
         """How a call ended. `ok`: the provider answered, whatever it answered; else it did not, or was overloaded.
@@ -230,6 +236,11 @@ class BreakerGate:
     def __init__(self, breakers: ProviderBreakers) -> None:
         self._breakers = breakers
         self._moves: set[asyncio.Task[None]] = set()
+
+    async def look(self, effects: Collection[Effect]) -> None:
+        """At their providers' breakers, before the first call."""
+        for provider in {effect.provider for effect in effects if effect.provider}:
+            await self._breakers.look(provider)
 
     def is_open(self, effect: Effect) -> bool:
         """See `ProviderGate`."""

@@ -98,6 +98,7 @@ class Completer:
     async def run(self) -> None:
         """Flush for ever."""
         try:
+            await self._plain.ready()
             await self._run()
         finally:
             await self._plain.close()

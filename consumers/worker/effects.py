@@ -63,7 +63,7 @@ class Effects:
         """
         self.ledger = ledger
         self.consumer = consumer
-        self._declared = declared
+        self.declared = declared
         self._named = named
         self._until_s: float | None = None
         self._owners: dict[tuple[object, ...], Owner] = {}
@@ -106,7 +106,7 @@ class Effects:
         name = effect if isinstance(effect, str) else effect.name
         if command in self._named and name not in self._named[command]:
             raise EffectMisused(f"command {command!r} does not say that it makes {name!r}: add it to its effects=[...]")
-        found = self._declared.get(name)
+        found = self.declared.get(name)
         if found is None:
             raise EffectMisused(f"no effect {name!r} is declared: app.effect({name!r}, rule=..., deadline_s=...)")
         return found

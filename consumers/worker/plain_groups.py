@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import final
 
 import structlog
@@ -57,6 +58,12 @@ class PlainGroups:
             return group
         mine = [member for key, member in claims.items() if written.new is None or key in written.new]
         return self._group(mine) if mine else None
+
+    async def ready(self) -> None:
+        """Connect, and have the statement planned, so that no group waits for that; else the first one does."""
+        with suppress(*STORE_ERRORS):
+            async with self._quick_store.single(Writes.GROUP) as statements:
+                await completions.complete(statements, self._store.tables, self._consumer, {}, [], [], [])
 
     async def close(self) -> None:
         """Nothing is written any more."""

@@ -293,6 +293,9 @@ class Assembly:
         background = (self._completer, self._relay, self._slow_way, self._housekeeping)
         for part in (*background, self._reconciler, self._sealer):
             worker.spawn(part.run())
+        if self._consumer.commands and self._effects.declared:
+            worker.spawn(self._effects.ledger.ready())
+            worker.spawn(self._brakes.gate.look(self._effects.declared.values()))
         worker.spawn(self._learning.run())
         worker.spawn(self._learning.before(self._receiver.run))
         self._watch.start()

@@ -18,6 +18,8 @@ from tidegate.inbox.effect_rules import idempotent_key
 LETTERS_MAX = 5
 HOLD = BreakerPolicy(row_max=LETTERS_MAX, retry_after_s=3_600.0)
 SOON = BreakerPolicy(row_max=LETTERS_MAX, retry_after_s=0.3)
+LATER = BreakerPolicy(row_max=LETTERS_MAX, retry_after_s=3.0)
+"""Time enough to look before one is tried."""
 
 
 def things(n: int, first: int = 0) -> list[Sent]:
@@ -244,7 +246,7 @@ async def test_conflicts_that_are_found_while_claiming_are_held_back_like_any_ot
                 " ON CONFLICT DO NOTHING"
             )
 
-    at_desk(app, act, breaker=SOON)
+    at_desk(app, act, breaker=LATER)
     worker = await stage.ready(app)
     (name,) = app.consumers[worker.consumer].topics
     await stage.send(name, *things(20))
