@@ -57,6 +57,10 @@ class BreakerState:
         elif self.phase is Phase.CLOSED:
             self._fine += events
 
+    def not_fine(self) -> None:
+        """One that was said to be fine is not: it turned out to be a conflict when it was claimed."""
+        self._fine = max(0, self._fine - 1)
+
     def admit(self, runs: Iterable[Run], now_s: float) -> bool:
         """Whether the dead among these events may be written; then all of them count as seen.
 

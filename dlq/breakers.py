@@ -54,6 +54,11 @@ class DeadBreakers:
         if state.phase is not before:
             self._tell(handler, state)
 
+    def not_fine(self, handler: str) -> None:
+        """An event whose handler came back well, which was told, turned out to be a conflict: no row of dead ends."""
+        if (state := self._states.get(handler)) is not None:
+            state.not_fine()
+
     async def admits(self, handler: str, outcomes: Iterable[bool] | None = None) -> bool:
         """Asked before an event (`outcomes`: a batch, in its order, True for each that failed for good) is dead.
 

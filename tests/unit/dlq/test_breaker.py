@@ -36,6 +36,21 @@ def test_a_good_end_begins_the_row_anew() -> None:
         state.fine(7)
 
 
+def test_a_good_end_that_was_none_does_not_begin_the_row_anew() -> None:
+    """A conflict is found when its event is claimed, behind the handler's good end."""
+    state = BreakerState(POLICY)
+    for expected in (True, True, True, False):
+        state.fine(1)
+        state.not_fine()
+        assert dies(state) is expected
+    assert state.phase is Phase.OPEN
+    state = BreakerState(POLICY)
+    state.not_fine()
+    state.fine(2)
+    state.not_fine()
+    assert all(dies(state) for _ in range(3)), "taken back is what was said, and no more"
+
+
 def test_too_large_a_share_opens_it_although_no_row_is_long() -> None:
     state = BreakerState(POLICY)
     answers: list[bool] = []
