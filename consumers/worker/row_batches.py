@@ -31,14 +31,15 @@ from ...inbox.store import STORE_ERRORS, Store
 from ...projections.batch import BoundProjection, Projected
 from ..intake import EventIntake
 from .row_ends import Claims, RowEnds, Taken
-from .taking_up import events_of_rows
+from .taking_up import RowEvents, events_of_rows
 
 BATCH_ROWS_MAX: Final = 4_000
 """Rows in one transaction, or as many as the projection's own batches hold: a fifth of a second of work. What a
 transaction costs whatever it holds is a twentieth of that."""
 
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Payload in one batch, so that a thousand letters of a megabyte never stand in memory together."""
+"""Payload in one batch, so that a thousand letters of a megabyte never stand in memory together. There are two batches:
+the one that is worked and the one that comes behind it."""
 
 FAILING_MAX: Final = 20
 """Halves that may fail before the rest goes one by one: one bad row in a thousand takes ten to be found."""
@@ -58,12 +59,15 @@ class RowBatches:
         self._meter = meter
         self._clock = clock
 
-    async def work(self, bound: BoundProjection, rows: Sequence[Failure]) -> list[Failure]:
+    async def work(self, bound: BoundProjection, rows: Sequence[Failure], events: RowEvents | None) -> list[Failure]:
         """Work the rows; those that have to go one by one come back, others that are not done stay queued.
+
+        `events` are theirs, where they are read already.
 
         Raises OwnershipLost, DependencyError and STORE_ERRORS where nothing more can be done now.
         """
-        events = await asyncio.to_thread(events_of_rows, self._intake, rows)
+        if events is None:
+            events = await asyncio.to_thread(events_of_rows, self._intake, rows)
         taken: list[Taken] = []
         single: list[Failure] = []
         key, homes = bound.key, {(row.home_topic, row.home_partition) for row in rows}

@@ -13,6 +13,9 @@ from ...inbox.failure_rows import Failure, indexed_text
 from ..intake import EventIntake
 from ..routing import Route
 
+RowEvents = Sequence[Event[Any] | None]
+"""The events of rows, in their order; None where a record is no event."""
+
 
 def event_of_row(intake: EventIntake, row: Failure) -> tuple[Event[Any], Route]:
     """Raises RecordError where the record is no event, DependencyError where that is not known yet.
@@ -24,8 +27,8 @@ def event_of_row(intake: EventIntake, row: Failure) -> tuple[Event[Any], Route]:
     return event, route
 
 
-def events_of_rows(intake: EventIntake, rows: Sequence[Failure]) -> list[Event[Any] | None]:
-    """The same of many rows, None where the record is no event."""
+def events_of_rows(intake: EventIntake, rows: Sequence[Failure]) -> RowEvents:
+    """The same of many rows."""
     events = intake.events_of([row.repaired for row in rows])
     for row, event in zip(rows, events, strict=True):
         if event is not None:

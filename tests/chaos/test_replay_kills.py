@@ -38,7 +38,7 @@ RATE: Final = 10
 """Letters a second. Twenty kills take a minute, and the replay has to last for as long."""
 
 MOMENT_S: Final = 1.0
-"""Behind a point, at most: a worker looks for queued rows once a second, so a kill falls before, into or behind it."""
+"""Behind a point, at most: a worker looks four times in it, so a kill falls before, into or behind it."""
 
 
 @final

@@ -12,7 +12,10 @@ from tests.services.topics import Topic
 from tests.support.desk import Do, at_desk, write
 from tests.support.running import RunningWorker, Sent, Stage, note, reader, table_of
 from tidegate.consumers import App, Context, Event
-from tidegate.consumers.worker import slow_way
+from tidegate.consumers.intake import EventIntake
+from tidegate.consumers.worker import row_batches, slow_way
+from tidegate.consumers.worker.taking_up import RowEvents, events_of_rows
+from tidegate.inbox.failure_rows import Failure
 
 MANY = 250
 
@@ -86,7 +89,17 @@ async def test_replayed_letters_of_a_projection_are_applied_together_in_their_or
 async def test_what_comes_behind_a_batch_is_worked_without_another_look(
     stage: Stage, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten at a time, each once and in their order; from the first batch on the slow way itself looks but once more."""
+    """Ten at a time, each once and in their order; from the first batch on the slow way itself looks but once more.
+
+    Of all but the first the events are read before their turn.
+    """
+    read_late: list[int] = []
+
+    def late(intake: EventIntake, rows: Sequence[Failure]) -> RowEvents:
+        read_late.append(len(rows))
+        return events_of_rows(intake, rows)
+
+    monkeypatch.setattr(row_batches, "events_of_rows", late)
     name, ward = topic(partitions=1), Ward(*ids(45))
     worker = await stage.start(projecting(name, ward, batch_max=10))
     await table_of(stage)
@@ -99,6 +112,7 @@ async def test_what_comes_behind_a_batch_is_worked_without_another_look(
     await none_queued(stage, worker)
     assert await effects(stage) == ids(45)
     assert ward.batches == [10, 10, 10, 10, 5]
+    assert read_late == [10]
 
 
 async def test_letters_replayed_while_their_handler_is_stopped_wait_for_it(stage: Stage, topic: Topic) -> None:
