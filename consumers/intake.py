@@ -51,9 +51,7 @@ class EventIntake:
         self._id_header = rule.name if isinstance(rule, FromHeader) and plain else None
         self._scope = None if consumer.scope == Scope() else consumer.scope
         self._prefixes: dict[tuple[str, str, bytes], bytes] = {}
-        self._last_type: str | None = None
-        self._last_class: type = type(None)
-        self._last_route = router.tombstone
+        self._last: tuple[str | None, type, Route] = (None, type(None), router.tombstone)
 
     def take(self, partition: Partition, epoch: int, records: list[Record]) -> Taken:
         """Decode one partition's consecutive records. A dependency that is away ends the run early, losing nothing."""
@@ -145,10 +143,11 @@ class EventIntake:
             raise RecordError(Reason.NO_KEY, "the record has no key, and this consumer requires one")
         value, type_name = decoded.value, decoded.type
         event = self._identified(record, value, type_name)
-        if type_name is self._last_type and class_of(value) is self._last_class:
-            return event, self._last_route  # records of one type come in runs
-        route = self._last_route = self._router.route(type_name, class_of(value))
-        self._last_type, self._last_class = type_name, class_of(value)
+        last_type, last_class, last_route = self._last  # one value: several threads read and write it
+        if type_name is last_type and class_of(value) is last_class:
+            return event, last_route  # records of one type come in runs
+        route = self._router.route(type_name, class_of(value))
+        self._last = (type_name, class_of(value), route)
         return event, route
 
     def _tombstone(self, record: Record) -> tuple[Event[Any], Route]:
