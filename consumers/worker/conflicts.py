@@ -3,7 +3,9 @@
 The group's transaction is over, nothing of the event is written, and its id is still in flight here. That its handler
 came back well, which was told, is taken back first. Where the breaker is closed the letter goes into the next group.
 Where it holds the event back, the event waits beside the completer, for everything else goes on; when it is let in it
-claims once more, for somebody may have resolved the other one meanwhile, and that it could is a good end.
+claims once more, for somebody may have resolved the other one meanwhile, and that it could is a good end. What of the
+good ends of other handlers that are not claimed yet? They begin the row anew, so as many conflicts more than the row
+allows may be written as handlers are under way.
 What if the process stops? It is dropped, and read again by whoever is next.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -225,10 +226,13 @@ def _reasons(board: Any) -> list[str]:
     return list(board.ready().body["reasons"])
 
 
+@pytest.mark.parametrize("at_once", [1, 20], ids=["one by one", "in one group"])
 async def test_conflicts_that_are_found_while_claiming_are_held_back_like_any_other_dead(
-    stage: Stage, topic: Topic
+    stage: Stage, topic: Topic, at_once: int
 ) -> None:
     """Another worker claims each id with other bytes while the handler runs: only the claim finds out.
+
+    One by one, each handler has come back well before its own conflict is found, and that must not end the row.
 
     Case: B35
     Parts: real (PostgreSQL, Kafka)
@@ -245,8 +249,14 @@ async def test_conflicts_that_are_found_while_claiming_are_held_back_like_any_ot
                 f" SELECT h.id, 0, '\\x{ctx.event.event_id.hex()}', 1 FROM tidegate.handler h WHERE h.name = 'do'"
                 " ON CONFLICT DO NOTHING"
             )
+            arrived.append(command.id)
+            if len(arrived) >= at_once:
+                all_there.set()
+            await all_there.wait()
 
-    at_desk(app, act, breaker=LATER)
+    arrived: list[str] = []
+    all_there = asyncio.Event()
+    at_desk(app, act, breaker=LATER, concurrency=at_once)
     worker = await stage.ready(app)
     (name,) = app.consumers[worker.consumer].topics
     await stage.send(name, *things(20))
