@@ -21,13 +21,20 @@ KEYS = 1_000
 
 
 def measure(url: str, bootstrap: str, topic: str, events: int, rounds: int) -> dict[str, list[float]]:
-    """Both in turn, so that a machine that changes its speed changes it for both."""
+    """Both in turn, so that a machine that changes its speed changes it for both.
+
+    The first round does not count: a server that was just made has no WAL segments to write into, and makes each one.
+    """
     seconds: dict[str, list[float]] = {"prototype": [], "effects": []}
-    for _ in range(rounds):
+    for number in range(rounds + 1):
         prototype = side("lane_prototype", url, str(events), str(KEYS), str(CONCURRENCY))
-        seconds["prototype"].append(prototype["seconds"])
         database.execute(url, "DROP SCHEMA IF EXISTS tidegate CASCADE")
-        seconds["effects"].append(side("command_worker", "effects", url, bootstrap, topic, str(events))["seconds"])
+        effects = side("command_worker", "effects", url, bootstrap, topic, str(events))
+        if number:
+            seconds["prototype"].append(prototype["seconds"])
+            seconds["effects"].append(effects["seconds"])
+        else:
+            database.execute(url, "CHECKPOINT")
     return seconds
 
 
