@@ -62,7 +62,7 @@ class PlainGroups:
     async def ready(self) -> None:
         """Connect, and have the statement planned, so that no group waits for that; else the first one does."""
         with suppress(*STORE_ERRORS):
-            async with self._quick_store.single(Writes.GROUP) as statements:
+            async with self._quick_store.single(None) as statements:
                 await completions.complete(statements, self._store.tables, self._consumer, {}, [], [], [])
 
     async def close(self) -> None:
