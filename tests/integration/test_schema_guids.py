@@ -64,6 +64,15 @@ def client_of(url: str) -> Generator[SchemaRegistryClient]:
     client.close()
 
 
+def answered(codec: AvroCodec, clock: ManualClock, records: Sequence[Record]) -> Sequence[object]:
+    """As a worker does: a registry that does not answer in time (a real one, on a machine that is busy) is asked again."""
+    for _ in range(4):
+        with contextlib.suppress(CodecStalled):
+            return codec.decode_many(records)
+        clock.advance(60)
+    return codec.decode_many(records)
+
+
 def by_guid(guid: str = GUID, value: bytes = b"\x0a") -> Record:
     """A record as the client's own code writes it: magic byte, sixteen bytes, in the header."""
     return record(value, ((ID_HEADER, SchemaId("AVRO", guid=guid).guid_to_bytes()),))
@@ -160,8 +169,8 @@ def test_a_real_registry_serves_ids_of_headers_and_says_that_it_has_no_guids(
         schema_id = client.register_schema(subject, Schema(json.dumps(THING), "AVRO"))
     told = SchemaId("AVRO", schema_id=schema_id).id_to_bytes()
     assert SchemaId("AVRO").from_bytes(io.BytesIO(told)).read() == b""
-    codec = opened([registry_url], clock, timeout_s=60)  # its first 404 loads many classes
-    handled, refused = codec.decode_many([record(b"\x0a", ((ID_HEADER, told),)), by_guid()])
+    codec = opened([registry_url], clock, timeout_s=20)
+    handled, refused = answered(codec, clock, [record(b"\x0a", ((ID_HEADER, told),)), by_guid()])
     assert isinstance(handled, Decoded)
     assert handled.value == Thing(5)
     assert isinstance(refused, RecordError)

@@ -174,6 +174,10 @@ class Sent:
         return event_id16(event_prefix(topic, self.step.kind.type, b""), self.id.encode())
 
 
+OFFSET_IN_DOUBT: Final = Step(Point.BEFORE_OFFSETS, Kind.PROJECTION)
+"""Who dies there has noted an offset that Kafka was not told, unless it was about to say the last one again."""
+
+
 def every_step() -> list[Step]:
     """Each point with each kind that passes it; kinds take turns, so that what one left is settled by its next turn."""
     steps = [_step(point, kind) for point in Point for kind in Kind if point in PATHS[kind]]
@@ -198,7 +202,7 @@ def _around_the_input() -> Iterator[Step]:
     for point in STARTS:
         yield Step(point, Kind.COMMAND, Lit.START)
     for point in AGREES:
-        yield Step(Point.BEFORE_OFFSETS, Kind.PROJECTION)
+        yield OFFSET_IN_DOUBT
         yield Step(point, Kind.COMMAND, Lit.START)
     for point in STOPS:
         yield Step(point, Kind.COMMAND, Lit.STOP)

@@ -282,7 +282,7 @@ def letters_of(topic: str, app: App) -> str:
 
 async def table_of(stage: Stage, name: str = "effect") -> None:
     """A table in which a second effect would show: nothing in it refuses one."""
-    await stage.execute(f"CREATE TABLE public.{name} (id text, n int)")
+    await stage.execute(f"CREATE TABLE public.{name} (id text, n int, written bigint GENERATED ALWAYS AS IDENTITY)")
 
 
 async def note(events: Sequence[Event[Any]], tx: AsyncConnection) -> None:

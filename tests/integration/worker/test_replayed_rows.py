@@ -67,7 +67,7 @@ async def none_queued(stage: Stage, worker: RunningWorker) -> None:
 
 
 async def effects(stage: Stage) -> list[str]:
-    return [row[0] for row in await stage.rows("SELECT id FROM public.effect ORDER BY ctid")]
+    return [row[0] for row in await stage.rows("SELECT id FROM public.effect ORDER BY written")]
 
 
 async def test_replayed_letters_of_a_projection_are_applied_together_in_their_order(stage: Stage, topic: Topic) -> None:
