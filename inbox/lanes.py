@@ -45,9 +45,13 @@ Places: TypeAlias = Mapping[LaneKey, int]
 Locked: TypeAlias = Collection[LaneKey]
 """Lanes that this transaction has locked."""
 
-TOLD_TIMES: Final = 2
-"""Parked keys are read whole and compared in memory while they are at most so many times those asked for: reading one
-costs a tenth of looking one up, so the gain is fivefold, and what is in vain when there are more is a fifth on top."""
+Told: TypeAlias = Mapping[int, Mapping[str, frozenset[bytes]] | None]
+"""Handler id -> topic -> hashes of its parked keys; None where they are too many. Who has none is left out."""
+
+TOLD_MAX: Final = 2_000
+"""Parked keys of a handler that are read whole and compared in memory: 32 KB in half a millisecond, where each look-up
+costs ten times as much as a key that is read. Of more those that are asked for are looked up: what is parked never has
+to fit into memory."""
 
 
 class Change(NamedTuple):
@@ -183,60 +187,57 @@ def _lanes(lanes: Sequence[LaneKey]) -> dict[str, list[int] | list[str] | list[b
 # ------------------------------------------------------------------------------------------------------- plain reads
 
 
-async def parked(conn: AsyncConnection, t: Tables, keys: Collection[LaneKey]) -> frozenset[LaneKey]:
+async def tell(conn: AsyncConnection, t: Tables, handler_ids: Collection[int]) -> Told:
+    """What is parked, while it is little. One statement, and where nothing is parked no key has to be hashed."""
+    rows = await conn.execute(
+        t.sql("""
+            SELECT h, p.topic, count(*), string_agg(p.key_hash, '')
+              FROM unnest(CAST(:handlers AS bigint[])) h
+             CROSS JOIN LATERAL (SELECT topic, key_hash FROM {parked_key} WHERE handler = h AND waiting > 0
+                     ORDER BY topic, key_hash LIMIT CAST(:most AS int) + 1) p
+             GROUP BY h, p.topic
+        """),
+        {"handlers": sorted(handler_ids), "most": TOLD_MAX},
+    )
+    told: dict[int, dict[str, frozenset[bytes]]] = {}
+    counts: Counter[int] = Counter()
+    for handler, topic, count, hashes in rows:
+        counts[handler] += count
+        told.setdefault(handler, {})[topic] = frozenset(hashes[i : i + 16] for i in range(0, len(hashes), 16))
+    return {handler: topics if counts[handler] <= TOLD_MAX else None for handler, topics in told.items()}
+
+
+async def parked(
+    conn: AsyncConnection, t: Tables, keys: Collection[LaneKey], told: Told | None = None
+) -> frozenset[LaneKey]:
     """Which of these lanes are parked: their new events must queue up. A plain read, without locks."""
     asked: dict[Stream, set[bytes]] = {}
     for handler, topic, key_hash in keys:
         asked.setdefault((handler, topic), set()).add(key_hash)
-    found = await parked_in(conn, t, asked)
+    if told is None:
+        told = await tell(conn, t, {handler for handler, _ in asked})
+    found = await parked_in(conn, t, told, asked)
     return frozenset((handler, topic, h) for (handler, topic), hashes in found.items() for h in hashes)
 
 
 async def parked_in(
-    conn: AsyncConnection, t: Tables, asked: Mapping[Stream, Collection[bytes]]
+    conn: AsyncConnection, t: Tables, told: Told, asked: Mapping[Stream, Collection[bytes]]
 ) -> Mapping[Stream, Collection[bytes]]:
-    """The same for hashes of keys by handler and topic, where there are some.
-
-    While a handler has few parked keys they are all read, which costs next to nothing where there are none; with many
-    each of `asked` is looked up, so that what is parked never has to fit into memory.
-    """
-    n = sum(len(hashes) for hashes in asked.values())
-    if not n:
-        return {}
-    rows = await conn.execute(
-        t.sql("""
-            SELECT u.handler, u.topic, k.n, k.hashes
-              FROM unnest(CAST(:handlers AS bigint[]), CAST(:topics AS text[])) u (handler, topic)
-             CROSS JOIN LATERAL (SELECT count(*) AS n, string_agg(key_hash, '') AS hashes FROM
-                   (SELECT key_hash FROM {parked_key} p
-                     WHERE p.handler = u.handler AND p.topic = u.topic AND waiting > 0 LIMIT CAST(:most AS int) + 1) few
-                   ) k WHERE k.n > 0
-        """),
-        {"handlers": [h for h, _ in asked], "topics": [topic for _, topic in asked], "most": TOLD_TIMES * n},
-    )
+    """The same for hashes of keys by handler and topic, of which `told` tells. Streams without any may be left out."""
     found: dict[Stream, Collection[bytes]] = {}
     many: list[LaneKey] = []
-    for handler, topic, count, hashes in rows:
-        stream = (handler, topic)
-        if count > TOLD_TIMES * n:
-            many += [(handler, topic, key_hash) for key_hash in asked[stream]]
-        else:
-            found[stream] = {hashes[i : i + 16] for i in range(0, len(hashes), 16)}.intersection(asked[stream])
+    for (handler, topic), hashes in asked.items():
+        topics = told.get(handler, _NOTHING)
+        if topics is None:
+            many += [(handler, topic, key_hash) for key_hash in hashes]
+        elif parked := topics.get(topic):
+            found[(handler, topic)] = parked.intersection(hashes)
     for handler, topic, key_hash in await waiting_in(conn, t, many):
         found[(handler, topic)] = [*found.get((handler, topic), ()), key_hash]
     return found
 
 
-async def with_parked(conn: AsyncConnection, t: Tables, handler_ids: Collection[int]) -> frozenset[int]:
-    """Those of the handlers that have any parked key: for the others no key has to be hashed and asked for."""
-    rows = await conn.execute(
-        t.sql("""
-            SELECT h FROM unnest(CAST(:handlers AS bigint[])) h
-             WHERE (SELECT true FROM {parked_key} WHERE handler = h AND waiting > 0 ORDER BY topic, key_hash LIMIT 1)
-        """),
-        {"handlers": sorted(handler_ids)},
-    )
-    return frozenset(rows.scalars())
+_NOTHING: Final[Mapping[str, frozenset[bytes]]] = {}
 
 
 async def waiting_in(conn: AsyncConnection, t: Tables, keys: Collection[LaneKey]) -> Mapping[LaneKey, int]:

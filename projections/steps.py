@@ -144,17 +144,17 @@ class Steps:
     ) -> Mapping[int, set[Lane]]:
         """Handler id -> its parked lanes among those of the batch."""
         parked: dict[int, set[Lane]] = {bound.handler_id: set() for bound in blocking}
-        some = await lanes.with_parked(conn, self._tables, parked) if parked else ()
-        if not some:
+        told: lanes.Told = await lanes.tell(conn, self._tables, parked) if parked else {}
+        if not told:
             return parked
         asked = {
             (bound.handler_id, topic, key_hash16(key)): (topic, key)
             for bound in blocking
-            if bound.handler_id in some
+            if bound.handler_id in told
             for topic, key in {(event.topic, event.record.key) for event in attempt.share(bound).events}
             if key is not None
         }
-        for lane in await lanes.parked(conn, self._tables, asked):
+        for lane in await lanes.parked(conn, self._tables, asked, told):
             parked[lane[0]].add(asked[lane])
         return parked
 

@@ -232,18 +232,21 @@ class Receiver:
         return {name: self._left(name, its, events, known) for name, its in wanted.items()} if known else wanted
 
     async def _look_for_parked(self, conn: AsyncConnection, part: Part) -> None:
-        """One statement where nothing is parked, two where something is."""
+        """One statement, unless many keys are parked."""
         blocking = {self._handler_ids[name]: name for name in part.taken.lanes if name in self._blocking}
-        if not blocking or not (handlers := await lanes.with_parked(conn, self._store.tables, blocking)):
+        if not blocking or not (told := await lanes.tell(conn, self._store.tables, blocking)):
             return
-        events, topic, key_hash = part.taken.events, part.partition.topic, self._key_hash
-        asked: dict[lanes.Stream, dict[bytes, bytes]] = {}
-        for handler_id in handlers:
-            keys = {events[index].record.key for index in part.taken.lanes[blocking[handler_id]]}
-            asked[(handler_id, topic)] = {key_hash(key): key for key in keys if key is not None}
-        for stream, hashes in (await lanes.parked_in(conn, self._store.tables, asked)).items():
+        topic = part.partition.topic
+        asked = {(handler_id, topic): self._keys_by_hash(part, blocking[handler_id]) for handler_id in told}
+        for stream, hashes in (await lanes.parked_in(conn, self._store.tables, told, asked)).items():
             for hashed in hashes:
                 self._parked.found(Lane(*stream, asked[stream][hashed]), part.partition, part.next_offset)
+
+    def _keys_by_hash(self, part: Part, name: str) -> dict[bytes, bytes]:
+        """Of the events that are for this handler."""
+        events = part.taken.events
+        keys = [key for key in {events[index].record.key for index in part.taken.lanes[name]} if key is not None]
+        return dict(zip(map(self._key_hash, keys), keys, strict=True))
 
     def _left(
         self, name: str, indexes: tuple[int, ...], events: Sequence[Event[Any]], known: claim.Probe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import hashlib
 import itertools
 import random
 from collections.abc import Collection
@@ -158,15 +159,33 @@ async def test_after_partitions_were_added_the_first_rows_home_works_the_lane(db
     assert (await pick(db, t, 1), await pick(db, t, 5)) == ([], [2])
 
 
-async def test_what_is_parked_is_told_however_many_keys_are(db: Database, t: Tables) -> None:
-    keys = [b"%d" % n for n in range(40)]
-    await put(db, t, *[due(n, key) for n, key in enumerate(keys)])
-    mine = [lane(key) for key in keys]
-    free = [lane(b"free"), lane(b"1", H + 1), (H, "Returns", key_hash16(b"1"))]
-    assert await parked(db, t, *mine, *free) == set(mine), "all are read"
-    assert await parked(db, t, *mine[:3], *free) == set(mine[:3]), "each is looked up"
-    assert await parked(db, t, *free) == frozenset()
+@pytest.mark.parametrize("n", [0, 1, lanes.TOLD_MAX, lanes.TOLD_MAX + 1])
+async def test_what_is_parked_is_told_however_many_keys_are(db: Database, t: Tables, n: int) -> None:
+    await put(db, t, due(10**6, b"other handler"))
+    many = H + 1
     async with db.transaction() as conn:
+        await conn.execute(sa.text(FILL), {"handler": many, "rows": n, "lanes": n or 1, "now": NOW})
+        told = await lanes.tell(conn, t, [H, many])
+    few: lanes.Told = {H: {"orders": frozenset([lane(b"other handler")[2]])}}
+    mine = frozenset((many, "orders", hashlib.md5(b"k%d" % i).digest()) for i in range(n))
+    if n == 0:
+        assert told == few, "who has none is left out"
+    else:
+        assert told == {**few, many: {"orders": {key_hash for _, _, key_hash in mine}} if n <= lanes.TOLD_MAX else None}
+    free = [lane(b"free", many), lane(b"other handler", many), *[(many, "Returns", key[2]) for key in mine]]
+    assert await parked(db, t, *mine, *free, lane(b"other handler"), lane()) == {*mine, lane(b"other handler")}
+    assert await parked(db, t, *free) == frozenset()
+
+
+async def test_keys_of_several_topics_are_told_apart(db: Database, t: Tables) -> None:
+    returned = Record("returns", 0, 1, b"k", b"value")
+    await put(db, t, due(1, b"j"), due(2), due(3))
+    await put(db, t, queued(PLACE, Event("v", returned, event_id=digest16(b"r")), WHY, due=NOW, attempts=1, now=NOW))
+    async with db.transaction() as conn:
+        assert await lanes.tell(conn, t, [H]) == {
+            H: {"orders": {key_hash16(b"j"), key_hash16(b"k")}, "returns": {key_hash16(b"k")}}
+        }
+        assert await lanes.tell(conn, t, []) == {}
         assert await lanes.parked(conn, t, []) == frozenset()
 
 
