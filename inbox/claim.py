@@ -112,11 +112,14 @@ async def lock_generations(
 async def advise(
     conn: AsyncConnection, t: Tables, handlers: Sequence[tuple[int, int]], ids: Sequence[bytes], known: FailingIds
 ) -> Probe:
-    """A probe without the lock: what comes of it is advice."""
-    if len(ids) < ADVISED_MIN:
-        return await probe(conn, t, handlers, ids)
-    filters = await known.read(conn, t, [handler for handler, _ in handlers], lock=False)
-    return await probe(conn, t, handlers, ids, Generations(filters))
+    """A probe without the lock. Of claims it is advice; what it meets in the failure table is remembered."""
+    generations = None
+    if len(ids) >= ADVISED_MIN:
+        generations = Generations(await known.read(conn, t, [handler for handler, _ in handlers], lock=False))
+    found = await probe(conn, t, handlers, ids, generations)
+    for handler, _, event_id in found.failures:
+        known.met(handler, event_id)
+    return found
 
 
 async def probe(

@@ -13,6 +13,10 @@ those put misses nothing, in whatever order transactions commit. 5. Of the pages
 seen, had it been all in one, the later pages see too. 6. Each answer holds for what was asked by itself: of reads that
 are under way at once it does not matter whose answer comes first.
 
+Of a command it is asked twice: when it comes (`claim.advise`), and when its group completes it. What a worker handles
+came behind the pages of its first filter, and was asked for then. So the group asks only for what was put behind the
+pages, or was met by such a look-up. Not everything came behind the pages of a later filter: of that all is asked again.
+
 Numbers go back only where another server answers (a standby that was promoted, a backup that was restored), and each
 server tells when it was started: then everything is read anew. So it is when much was put since. Until a filter has
 caught up, every id is looked up. Rows that are done stay in it and cost a look-up each.
@@ -21,19 +25,13 @@ caught up, every id is looked up. Rows that are done stay in it and cost a look-
 from __future__ import annotations
 
 import datetime
-import operator
-import sys
-from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from itertools import compress
-from operator import itemgetter
-from typing import Any, Final, LiteralString, NamedTuple, cast, final
+from typing import Any, Final, LiteralString, NamedTuple, final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .identity import ID_BYTES
+from .id_filter import IdFilter, Reached
 from .tables import Tables
 
 READ_MAX: Final = 50_000
@@ -45,123 +43,8 @@ FEW: Final = 500
 KEPT_MAX: Final = 5_000_000
 """Ids of one handler that are kept, at eight bytes: 40 MB. Of more each is looked up, which costs time, not memory."""
 
-NEWER_MIN, NEWER_MAX = 10_000, 250_000
-"""Ids put since that begin a new filter, at least and at most: they stand in a set, at some 72 bytes each, and what was
-done meanwhile leaves with the old filter. In between it is a quarter of what was sorted, so that reading anew costs
-four times what was put."""
-
-SMALL_MAX: Final = 4_000
-"""So many ids mark places in 8 KiB, more of them in 4 MiB: with 4,000 one stranger in 40 is at a marked place, with a
-million one in 120, and is searched for. Larger tables have fewer, but do not stay in a processor's caches."""
-
-_NUMBER_BYTES: Final = 8
-"""An id is a hash, of which the first half is kept: it tells a stranger from all others."""
-
-_SIX_BITS: Final = bytes(byte & 0x3F for byte in range(256))
-_FIVE_BITS: Final = bytes(byte & 0x1F for byte in range(256))
-_BITS: Final = bytes(([byte for byte in range(256) if byte.bit_count() == 3] * 5)[:256])
-"""A place is a byte of the table, told by the first bytes of an id, and three bits of it, told by the fourth: a search,
-among eight megabytes, takes twenty times as long as a look at a place, and with one bit there are four times as many.
-The third byte counts most in where it is, so that ids in their order mark places in a few orderly rows: that halves the
-time."""
-
-_LOW, _MIDDLE, _HIGH = (0, 1, 2) if sys.byteorder == "little" else (3, 2, 1)
-"""Where a word of four bytes has its lower three."""
-
-_AND: Final = cast("Callable[[int, int], int]", operator.and_)
-_EQUAL: Final = cast("Callable[[int, int], bool]", operator.eq)
-"""Not `int.__and__`, which takes thrice as long."""
-
-Cursor = tuple[int, int]
-"""(transaction number, row id), in this order rows are read that were put since."""
-
-
-class Reached(NamedTuple):
-    """What was read: everything up to the cursor, but what those transactions put that were open then."""
-
-    cursor: Cursor
-    open: frozenset[int]
-
-
-START: Final = Reached((-1, 0), frozenset())
-
 Look = Callable[[], AbstractAsyncContextManager[AsyncConnection]]
 """Opens a transaction in which nothing is written."""
-
-
-@final
-class IdFilter:
-    """The ids of one handler's rows, as one server has told them. No IO."""
-
-    def __init__(self, *, too_many: bool = False) -> None:
-        self.reached: Reached = START
-        self.server: datetime.datetime | None = None
-        self.page: bytes | None = b""
-        """The last id of the pages so far; None once there are no more."""
-        self.too_many = too_many
-        """Nothing is kept: each id is looked up."""
-        self._sorted = array("Q")
-        self._newer: set[int] = set()
-        self._places = bytearray()
-
-    @property
-    def taken(self) -> int:
-        """How many ids are in it, some of them twice."""
-        return len(self._sorted) + len(self._newer)
-
-    @property
-    def is_worn(self) -> bool:
-        """So much was put since the pages were read that they are to be read anew."""
-        return len(self._newer) > max(NEWER_MIN, min(len(self._sorted) // 4, NEWER_MAX))
-
-    def add_page(self, ids: bytes, *, there_is_more: bool) -> None:
-        """Take up the next ids, one behind the other, in their order."""
-        if not self._places:
-            large = there_is_more or len(ids) > SMALL_MAX * ID_BYTES
-            self._places = bytearray(2**22 if large else 2**13)
-        self._mark(ids)
-        self._sorted.extend(_numbers(ids))
-        self.page = ids[-ID_BYTES:] if there_is_more else None
-
-    def add(self, ids: bytes) -> None:
-        """Take up ids that were put since, in any order."""
-        self._mark(ids)
-        self._newer.update(_numbers(ids))
-
-    def suspects(self, ids: Sequence[bytes]) -> list[bytes]:
-        """Those that may stand in the table. Of the others none does."""
-        if not self.taken or not ids:
-            return []
-        at, bits = self._places_of(b"".join(ids))
-        marked = map(_EQUAL, map(_AND, itemgetter(*at, 0)(self._places), bits), bits)
-        return [event_id for event_id in compress(ids, marked) if self._has(int.from_bytes(event_id[:_NUMBER_BYTES]))]
-
-    def _has(self, number: int) -> bool:
-        at = bisect_left(self._sorted, number)
-        return (at < len(self._sorted) and self._sorted[at] == number) or number in self._newer
-
-    def _mark(self, ids: bytes) -> None:
-        places = self._places
-        for at, bits in zip(*self._places_of(ids), strict=True):
-            places[at] |= bits
-
-    def _places_of(self, ids: bytes) -> tuple[array[int], bytes]:
-        """Which byte and which bits. Nothing is done to each id in Python: a microsecond more is 3 % of an event."""
-        first, words = ids[::ID_BYTES], bytearray(len(ids) // ID_BYTES * 4)
-        words[_LOW::4] = ids[1::ID_BYTES]
-        if len(self._places) > 2**16:
-            words[_MIDDLE::4], words[_HIGH::4] = first, ids[2::ID_BYTES].translate(_SIX_BITS)
-        else:
-            words[_MIDDLE::4] = first.translate(_FIVE_BITS)
-        return array("I", words), ids[3::ID_BYTES].translate(_BITS)
-
-
-def _numbers(ids: bytes) -> array[int]:
-    """The first half of each id, as a number in the order of its bytes."""
-    numbers = array("Q", ids)[:: ID_BYTES // _NUMBER_BYTES]
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers
 
 
 class Asked(NamedTuple):
@@ -266,10 +149,24 @@ class FailingIds:
         finally:
             self._catching_up.difference_update(handler_ids)
 
+    def nothing_came_yet(self) -> None:
+        """Whatever will be handled here has still to be looked up."""
+        for known in self._filters.values():
+            known.came_first = known.page is None
+
+    def met(self, handler: int, event_id: bytes) -> None:
+        """A look-up found this id in the table."""
+        if (known := self._filters.get(handler)) is not None and known.came_first:
+            known.add(event_id)
+
     def suspects(self, handler: int, ids: Sequence[bytes]) -> Sequence[bytes]:
-        """Those of `ids` that are in the filter as it stands; what was put since it was read is news."""
+        """Those of `ids`, which were looked up when they came, that may stand in the table by the filter as it is; what
+        was put since it was read is news.
+        """
         known = self._filters.get(handler)
-        return () if known is None or known.page is not None else known.suspects(ids)
+        if known is None or known.page is not None:
+            return ()
+        return known.since(ids) if known.came_first else known.suspects(ids)
 
     def read_up_to(self, handler_ids: Collection[int]) -> list[ReadUpTo]:
         """How far the filters of these handlers have come: a statement that looks at the news itself needs no more."""

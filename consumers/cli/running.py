@@ -27,9 +27,9 @@ SWITCH_INTERVAL_S: Final = 0.0005
 the decoding thread; much less, and the threads spend their time handing over."""
 
 YOUNG_OBJECTS_MAX: Final = 500_000
-"""How many more objects than were freed are made before Python looks for cycles among them. A full window is 100,000 of
-them (events, records, headers, values) and twice that at the start, with what waits before it; none is in a cycle, and a
-look among them stops the loop for 50 to 100 ms. With Python's own 700 the looking took half of the throughput."""
+"""How many more objects than were freed are made before Python looks for cycles among them. A full window is 100,000
+of them (events, records, headers, values) and twice that at the start, with what waits before it; none is in a cycle,
+and a look among them stops the loop for 50 to 100 ms. With Python's own 700 the looking took half of the throughput."""
 
 STOP_MARGIN_S: Final = 5.0
 """Beyond drain and close: what Python needs to end its threads before it is ended."""

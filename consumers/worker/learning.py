@@ -31,6 +31,7 @@ class Learning:
     """Begins at once, beside what else there is to do before the start."""
 
     def __init__(self, store: Store, handler_ids: Collection[int]) -> None:
+        self._failing = store.failing
         self._learned = asyncio.Event()
         self._task = asyncio.create_task(self._learn(store, handler_ids))
 
@@ -39,9 +40,10 @@ class Learning:
         await self._task
 
     async def before(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Run once everything was read, or that has taken too long."""
+        """Run what looks records up, once everything was read, or that has taken too long."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._learned.wait(), FIRST_MAX_S)
+        self._failing.nothing_came_yet()
         await run()
 
     async def close(self) -> None:

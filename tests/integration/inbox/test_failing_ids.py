@@ -14,12 +14,13 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tests.support.locks import until_blocked
-from tidegate.inbox import claim, failing, failure
+from tidegate.inbox import claim, failure, id_filter
 from tidegate.inbox.claim import ADVISED_MIN, ClaimKey, Generations, Probe
 from tidegate.inbox.database import Database
 from tidegate.inbox.event import Event, Record
-from tidegate.inbox.failing import FEW, FailingIds, IdFilter, Reached
+from tidegate.inbox.failing import FEW, FailingIds
 from tidegate.inbox.failure_rows import NewFailure, Place, dead
+from tidegate.inbox.id_filter import NEWER_MIN, IdFilter, Reached
 from tidegate.inbox.identity import digest16
 from tidegate.inbox.outcome import Dead, Reason
 from tidegate.inbox.store import Store
@@ -105,6 +106,45 @@ async def test_many_ids_are_looked_up_only_where_the_filter_says_so(db: Database
         assert {key.event_id for key in found.failures} == {event_id(number) for number in range(5)} & set(ids)
 
 
+async def asked_when_they_came(db: Database, t: Tables, known: FailingIds, *numbers: int) -> None:
+    async with db.transaction() as conn:
+        await claim.advise(conn, t, [(HANDLER, 0)], [event_id(number) for number in numbers], known)
+
+
+@pytest.mark.parametrize("strangers", [0, ADVISED_MIN])
+async def test_what_was_asked_for_when_it_came_is_asked_for_again_where_it_was_met_or_put_since(
+    db: Database, t: Tables, strangers: int
+) -> None:
+    await put(db, t, 1, 2)
+    known, came = FailingIds(), [1, 3, 4, *range(1_000, 1_000 + strangers)]
+    await read(db, t, known)
+    known.nothing_came_yet()
+    await asked_when_they_came(db, t, known, *came)
+    assert known.suspects(HANDLER, [event_id(number) for number in came]) == [event_id(1)], "it was met"
+    await put(db, t, 3)
+    await read(db, t, known)
+    assert known.suspects(HANDLER, [event_id(number) for number in came]) == [event_id(1), event_id(3)]
+    assert known.suspects(HANDLER, [event_id(2)]) == [], "who was not asked for when it came must not be asked for so"
+
+
+async def test_what_came_before_the_pages_is_asked_for_whole(db: Database, t: Tables) -> None:
+    """While the filter was behind, in a process that looks nothing up, and of a filter that was read anew."""
+    await put(db, t, 1)
+    behind, bare, anew = FailingIds(), FailingIds(), FailingIds()
+    behind.nothing_came_yet()
+    await asked_when_they_came(db, t, behind, 2)
+    await read(db, t, behind)
+    await read(db, t, bare)
+    await read(db, t, anew)
+    anew.nothing_came_yet()
+    for number in range(NEWER_MIN + 1):
+        anew.met(HANDLER, event_id(number + 10))
+    assert await read(db, t, anew) is not None
+    await read(db, t, anew)
+    for known in (behind, bare, anew):
+        assert known.suspects(HANDLER, [event_id(1), event_id(2)]) == [event_id(1)]
+
+
 # ----------------------------------------------------------------------------------------------- nothing is ever missed
 
 
@@ -157,7 +197,7 @@ async def test_an_answer_for_a_filter_that_was_replaced_is_right_for_what_it_saw
     """1. A read is under way. 2. Another one finds that much was put, and a new filter is begun. 3. The first read's
     answer comes: it goes to the filter that it was for, and the new one goes on where it was.
     """
-    monkeypatch.setattr(failing, "NEWER_MIN", 5)
+    monkeypatch.setattr(id_filter, "NEWER_MIN", 5)
     known = FailingIds()
     await put(db, t, 1)
     assert await told(db, t, known, 1) == [1]
@@ -311,7 +351,7 @@ async def test_what_was_put_at_once_is_read_by_the_index(db: Database, t: Tables
 async def test_a_filter_is_read_anew_as_the_table_grows(
     db: Database, t: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failing, "NEWER_MIN", 20)
+    monkeypatch.setattr(id_filter, "NEWER_MIN", 20)
     known = FailingIds(read_max=100)
     for upto in (3, 40, 300):
         await put(db, t, *range(upto))

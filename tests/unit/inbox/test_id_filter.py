@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tidegate.inbox.failing import NEWER_MAX, NEWER_MIN, SMALL_MAX, IdFilter
+from tidegate.inbox.id_filter import NEWER_MAX, NEWER_MIN, SMALL_MAX, IdFilter
 
 MANY = SMALL_MAX + 1
 
@@ -57,6 +57,15 @@ def test_what_was_put_since_is_suspected_too(n: int) -> None:
         newer = ids(50, seed=2)
         made.add(b"".join(newer))
         assert made.suspects([*ids(n), *newer]) == [*ids(n), *newer]
+
+
+@pytest.mark.parametrize("n", [0, 10, MANY])
+def test_what_was_put_behind_the_pages_is_told_apart(n: int) -> None:
+    made, newer = at_once(ids(n)), ids(50, seed=2)
+    assert made.since([*ids(n), *newer]) == []
+    made.add(b"".join([*newer, *ids(n)[:2]]))
+    assert made.since([*ids(n), *newer, *ids(50, seed=3)]) == [*ids(n)[:2], *newer]
+    assert made.since([]) == []
 
 
 def test_the_order_of_what_is_asked_stays() -> None:
