@@ -41,9 +41,9 @@ PARKED_MAX: Final = 10_000_000
 ENDS: Final = ("completed", "failed")
 LOOK_S: Final = 0.005
 
-WARM_SHARE: Final = 0.1
-"""Of a steady rate the first tenth is left out: connections are opened there, and what was decoded while something else
-was waited for comes for nothing."""
+WARM_SHARE: Final = 0.25
+"""Of a steady rate the first quarter is left out: connections are opened there, and what was decoded while something
+else was waited for comes for nothing: a window of 25,000 and what waits before it."""
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ def make_app(kind: str, topic: str, consumer: str, course: Course) -> App:
 async def measure(kind: str, url: str, bootstrap: str, topic: str, count: int, consumer: str) -> dict[str, float]:
     """From the first event that a handler was asked about to the last one that is durable.
 
-    `steady_per_s` counts from when the first tenth of the handlers had ended.
+    `steady_per_s` counts from when the first quarter of the handlers had ended.
     """
     environment = {"TIDEGATE_DATABASE_URL": url, "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": bootstrap}
     settings = load(os.environ | environment, None, {}, ("database.url", "kafka.bootstrap_servers")).settings
