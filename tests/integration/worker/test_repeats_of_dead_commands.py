@@ -53,10 +53,7 @@ async def test_a_repeat_of_a_dead_event_is_linked_to_it_and_has_no_letter(stage:
 async def test_a_repeat_that_runs_because_it_was_forgotten_is_linked_all_the_same(
     stage: Stage, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its row is older than the worker, whose group asks only for what is new, and for what was met when it came.
-
-    Red when: inbox/claim.py `advise` does not say what it met.
-    """
+    """Its row is older than the worker, whose group asks only for what is new, and for what was met when it came."""
     name, ran = topic(partitions=1), 0
     app = App("shop", owner="tests")
     things = app.consumer(unique("things"), topics=[name], codec=Json(), event_id=header(ID))
