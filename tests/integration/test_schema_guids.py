@@ -65,7 +65,7 @@ def client_of(url: str) -> Generator[SchemaRegistryClient]:
 
 
 def answered(codec: AvroCodec, clock: ManualClock, records: Sequence[Record]) -> Sequence[object]:
-    """As a worker does: a registry that does not answer in time (a real one, on a machine that is busy) is asked again."""
+    """As a worker does: a registry that does not answer in time (a real one, on a busy machine) is asked again."""
     for _ in range(4):
         with contextlib.suppress(CodecStalled):
             return codec.decode_many(records)
