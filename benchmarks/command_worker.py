@@ -25,7 +25,7 @@ import uvloop
 
 from benchmarks.orders import ID_HEADER, SCHEMAS, OrderPlaced
 from benchmarks.stand_in import call
-from tidegate.consumers import App, Avro, Context, Event, header, idempotent_key, review
+from tidegate.consumers import App, Avro, Context, Event, header, idempotent_key, logs, review
 from tidegate.consumers.cli.running import tune_interpreter
 from tidegate.consumers.health import HealthBoard
 from tidegate.consumers.layers import load
@@ -141,6 +141,7 @@ async def measure(kind: str, url: str, bootstrap: str, topic: str, count: int, c
     """
     environment = {"TIDEGATE_DATABASE_URL": url, "TIDEGATE_KAFKA_BOOTSTRAP_SERVERS": bootstrap}
     settings = load(os.environ | environment, None, {}, ("database.url", "kafka.bootstrap_servers")).settings
+    logs.configure(settings.log)
     await upgrade(url)
     course, metrics, stop = Course(), Metrics(consumer), asyncio.Event()
     app = make_app(kind, topic, consumer, course)
