@@ -29,8 +29,9 @@ from .failing import ReadUpTo
 from .quick import Statements
 from .tables import Tables
 
-NEWS_MAX: Final = 100
-"""Failure rows that are looked through before the filter has to be read again: some microseconds each."""
+NEWS_MAX: Final = 200
+"""Failure rows that are looked through before the filter has to be read again: some microseconds each. A group of
+failed events reads it, and is hardly ever larger."""
 
 
 class NewClaim(NamedTuple):
@@ -103,6 +104,8 @@ def _packed(claims: Sequence[NewClaim]) -> dict[str, object]:
 
 _HASH: Final = struct.Struct(">q")
 
+# Of the transactions that were open at the read, those from its cursor on are behind it too: a group that read the
+# filter and then put rows would have each of them looked through twice, and half as many would be too many.
 _COMPLETE: Final[LiteralString] = """
     WITH given AS MATERIALIZED (
       SELECT g.handler, g.version, substring(g.packed FROM 24 * i + 1 FOR 16) AS event_id,
@@ -138,7 +141,8 @@ _COMPLETE: Final[LiteralString] = """
                UNION ALL
               (SELECT those.event_id FROM unnest(CAST(:open AS bigint[])) o (xid)
                 CROSS JOIN LATERAL
-                      (SELECT true AS there FROM {failure} WHERE handler = h.handler AND put_xid = o.xid
+                      (SELECT true AS there FROM {failure}
+                        WHERE o.xid < h.xid AND handler = h.handler AND put_xid = o.xid
                         ORDER BY handler, put_xid, id LIMIT 1) one
                 CROSS JOIN LATERAL
                       (SELECT event_id FROM {failure} WHERE one.there AND handler = h.handler AND put_xid = o.xid

@@ -151,6 +151,19 @@ async def test_the_row_of_a_transaction_that_was_open_when_the_filter_was_read_i
     assert await desk.complete(claims(0, 5)) == Written(frozenset(), moved=False)
 
 
+async def test_rows_that_were_put_by_the_transaction_that_read_the_filter_are_looked_through_once(desk: Desk) -> None:
+    """As groups of failed events do: two of them in a row must not send what follows the long way.
+
+    Red when: `completions._COMPLETE` looks at `open` transactions of all numbers, not of those below the cursor.
+    """
+    async with desk.db.transaction() as conn:
+        await conn.execute(sa.text("SELECT pg_current_xact_id()"))
+        await desk.known.read(conn, desk.t, [H], lock=True)
+        await failure.put(conn, desk.t, [row(n) for n in range(1_000, 1_000 + NEWS_MAX - 1)])
+    assert await desk.complete(claims(0, 5)) == Written(None, moved=True)
+    assert await desk.complete(claims(1_000, 1_001)) == Written(frozenset(), moved=False)
+
+
 async def test_what_another_server_has_told_counts_for_nothing(desk: Desk) -> None:
     """Its transactions have other numbers: nothing is written until the filter was read anew."""
     unread = Desk(desk.db, desk.t, desk.store, desk.epochs, FailingIds())
