@@ -170,13 +170,20 @@ def contained_call(function: Callable[..., T], *args: Any) -> Returned[T] | Rais
 
 
 def result_of(task: asyncio.Future[T]) -> Returned[T] | Raised:
-    """What a task that ran `contained` came to."""
+    """What a task that ran `contained` came to.
+
+    What it raised is asked for and not raised anew: its traceback would hold the frames of whoever asks, and these hold
+    the answer, in a circle that only the collector finds.
+    """
     try:
+        error = task.exception()
+    except asyncio.CancelledError as cancelled:
+        return Raised(RuntimeError(f"the handler cancelled itself: {cancelled}"))
+    if error is None:
         return Returned(task.result())
-    except asyncio.CancelledError as error:
-        return Raised(RuntimeError(f"the handler cancelled itself: {error}"))
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it is its event's outcome
+    if isinstance(error, Exception):
         return Raised(error)
+    raise error
 
 
 async def _cancel(task: asyncio.Future[T]) -> None:

@@ -59,34 +59,30 @@ class Conclusion:
         self, attempt: Attempt, outcome: Returned[object] | Raised, finish: Finish | None, row_id: int
     ) -> Ended:
         """What an attempt that came back amounts to; its transaction is committed with the claim, or undone."""
-        tx, event = attempt.tx, attempt.event
+        tx, event = attempt.opened, attempt.event
         for ending in attempt.on_their_way:
             await ending
+        if tx is None:  # nobody asked for it, and nobody gets it any more
+            return _meant(attempt, outcome)
         await tx.seal()
-        if isinstance(outcome, Raised):
-            await tx.close(outcome.error)
-            raise HandlerRaised(outcome.error)
-        returned = outcome_of(None if isinstance(outcome.value, NothingToDo) else outcome.value, event.record)
-        if isinstance(returned, Retry):
-            error = RetryLater(returned.why, after_s=returned.after_s)
-            await tx.close(error)
-            raise HandlerRaised(error)
-        if isinstance(returned, Dead | Unknown):
+        try:
+            meant = _meant(attempt, outcome)
+        except HandlerRaised as raised:
+            await tx.close(raised.error)
+            raise
+        if meant.fate is not None:
             if tx.opened is not None:
                 await tx.opened.rollback()
             await tx.close()
-            unknown = Verdict(REVIEW, returned.why)
-            return Ended(fate=returned if isinstance(returned, Dead) else ForReview(unknown, attempt.number))
-        skipped = isinstance(outcome.value, NothingToDo) or isinstance(returned, Skipped)
-        done = Ended(attempt.outgoing, skipped=skipped)
+            return meant
         if tx.opened is None:
-            return done
+            return meant
         if tx.ended_by_handler:
             await tx.opened.rollback()
             await tx.close()
             return Ended(fate=ENDED_ITSELF)
         try:
-            ended = await self._complete_in(tx, attempt.bound, event, done, finish, row_id)
+            ended = await self._complete_in(tx, attempt.bound, event, meant, finish, row_id)
         except BaseException as error:
             await tx.close(error)
             raise
@@ -123,3 +119,18 @@ class Conclusion:
         await outbox.put(conn, tables, list(ended.outgoing))
         await tx.commit()
         return ended._replace(claimed=True)
+
+
+def _meant(attempt: Attempt, outcome: Returned[object] | Raised) -> Ended:
+    """What the handler said, or raised, apart from its transaction. Raises HandlerRaised."""
+    if isinstance(outcome, Raised):
+        raise HandlerRaised(outcome.error)
+    nothing = isinstance(outcome.value, NothingToDo)
+    returned = outcome_of(None if nothing else outcome.value, attempt.event.record)
+    if isinstance(returned, Retry):
+        raise HandlerRaised(RetryLater(returned.why, after_s=returned.after_s))
+    if isinstance(returned, Dead):
+        return Ended(fate=returned)
+    if isinstance(returned, Unknown):
+        return Ended(fate=ForReview(Verdict(REVIEW, returned.why), attempt.number))
+    return Ended(attempt.outgoing, skipped=nothing or isinstance(returned, Skipped))
