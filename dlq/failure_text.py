@@ -17,11 +17,13 @@ import re
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, cast, final
 
 from ..inbox.event import Record
 from ..inbox.outcome import Dead, Reason
 from .deadline import DeadlineError, frame_of
+from .guard import Raised, contained_call
 
 TYPE_CHARS_MAX = 200
 """A full class name; longer ones are generated and say nothing at their end."""
@@ -88,7 +90,15 @@ def exception_type(exc: BaseException) -> str:
     >>> exception_type(ValueError("x"))
     'ValueError'
     """
-    cls = type(exc)
+    return _name_of(type(exc))
+
+
+CLASSES_MAX = 1_000
+"""Exception classes about which what never changes is remembered: more than an application has."""
+
+
+@lru_cache(CLASSES_MAX)
+def _name_of(cls: type[BaseException]) -> str:
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     return shortened(clean(name), TYPE_CHARS_MAX)
 
@@ -166,8 +176,9 @@ def without_secrets(text: str) -> str:
     >>> without_secrets("cannot reach postgresql://app:pw123@db/shop")
     'cannot reach postgresql://app:***@db/shop'
     """
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
+    if _TELLING.search(text) is not None:
+        for pattern, replacement in _SECRETS:
+            text = pattern.sub(replacement, text)
     return text
 
 
@@ -217,6 +228,9 @@ _SECRETS = (
     ),
 )
 
+_TELLING = re.compile(r"(?i)[:=]|basic|bearer|eyJ")
+"""One of these stands in whatever a pattern of `_SECRETS` finds: most texts have none, and are searched once."""
+
 _VALUES = re.compile(
     r"(?P<quote>[\"'])(?P<quoted>[^\"']{2,})(?P=quote)"
     r"|(?P<word>(?<![\w@.+-])(?=[\w@.+-]*[\d@])[\w@.+-]{5,}(?<![.]))"
@@ -227,11 +241,9 @@ and a letter that is not a plain small one: names of people and places are writt
 
 
 def _text_of(exc: BaseException) -> str:
-    """`str(exc)`, or a note that it raised: the standard library's own guard, so that no code here swallows errors.
-
-    `limit=0`: without it the stacks of the causes are read too, which looks at source files.
-    """
-    return str(traceback.TracebackException(type(exc), exc, None, limit=0, lookup_lines=False, compact=True))
+    """`str(exc)`, or a note that it raised, as the standard library would write it."""
+    told = contained_call(str, exc)
+    return "<exception str() failed>" if isinstance(told, Raised) else told.value
 
 
 def _scanned(text: str) -> str:
@@ -246,12 +258,18 @@ def _scanned(text: str) -> str:
 
 def _told_by_names(exc: BaseException) -> str | None:
     """The message of an error whose own text holds row values, parameters or input; None for all others."""
-    roots = {cls.__module__.partition(".")[0] for cls in type(exc).__mro__}
+    roots = _roots_of(type(exc))
     if roots & _DATABASE_ROOTS:
         return _database_message(exc)
     if roots & _PYDANTIC_ROOTS and hasattr(exc, "errors"):
         return _validation_message(exc)
     return None
+
+
+@lru_cache(CLASSES_MAX)
+def _roots_of(cls: type[BaseException]) -> frozenset[str]:
+    """The packages that a class and those that it is made from come out of."""
+    return frozenset(base.__module__.partition(".")[0] for base in cls.__mro__)
 
 
 _DATABASE_ROOTS = frozenset({"sqlalchemy", "asyncpg", "psycopg", "psycopg2"})

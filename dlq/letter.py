@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, final
 
-from ..inbox.event import Header, Headers, Record
+from ..inbox.event import Headers, Record
 from ..inbox.identity import outbox_id16
 from .foreign import LetterFormat, foreign_fields
 from .letter_headers import (
@@ -139,8 +139,8 @@ def replay_command(letter_id: str, tenant: str | None) -> str:
     >>> replay_command("00ff", None)
     "tidegate dlq replay 00ff --all-tenants --reason 'cause repaired'"
     """
-    whose = ["--all-tenants"] if tenant is None else ["--tenant", tenant]
-    return shlex.join(["tidegate", "dlq", "replay", letter_id, *whose, "--reason", "cause repaired"])
+    whose = "--all-tenants" if tenant is None else f"--tenant {shlex.quote(tenant)}"
+    return f"tidegate dlq replay {shlex.quote(letter_id)} {whose} --reason 'cause repaired'"
 
 
 def replay_instruction(letter: Letter) -> dict[str, Any]:
@@ -274,12 +274,10 @@ def _fits(written: Written, limit_bytes: int) -> bool:
 
 def written_bytes(written: Written) -> int:
     """Bytes of key, value and headers, framing of the headers included."""
-    return len(written.key or b"") + len(written.value or b"") + sum([_header_bytes(h) for h in written.headers])
-
-
-def _header_bytes(header: Header) -> int:
-    name, value = header
-    return (len(name) if name.isascii() else len(to_bytes(name))) + len(value or b"") + _HEADER_FRAMING_BYTES
+    key, value, headers = written
+    names = sum([len(name) if name.isascii() else len(to_bytes(name)) for name, _ in headers])
+    values = sum([len(value) for _, value in headers if value])
+    return len(key or b"") + len(value or b"") + names + values + len(headers) * _HEADER_FRAMING_BYTES
 
 
 # ------------------------------------------------------------------------------------------------------------ reading

@@ -7,6 +7,7 @@ network order; the length -1 is a null value.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final
 
 from .event import Header, Headers
@@ -22,20 +23,28 @@ EMPTY: Final = _COUNT.pack(_FORMAT, 0)
 
 def encode_headers(headers: Headers) -> bytes:
     """The headers' bytes. A name may hold any str, lone surrogates included."""
-    parts = [_COUNT.pack(_FORMAT, len(headers))]
-    parts += [encode_header(header) for header in headers]
+    parts, length = [_COUNT.pack(_FORMAT, len(headers))], _LENGTH.pack
+    for name, value in headers:
+        parts += (_named(name), _NOTHING) if value is None else (_named(name), length(len(value)), value)
     return b"".join(parts)
 
 
 def encode_header(header: Header) -> bytes:
     """One of them, as it stands among the others."""
-    name, value = header
-    named = _prefixed(name.encode("utf-8", "surrogatepass"))
-    return named + (_LENGTH.pack(_NULL) if value is None else _prefixed(value))
+    return encode_headers((header,))[_COUNT.size :]
 
 
-def _prefixed(data: bytes) -> bytes:
+NAMES_MAX: Final = 1_000
+"""Names that are remembered as bytes: each letter has the same forty."""
+
+
+@lru_cache(NAMES_MAX)
+def _named(name: str) -> bytes:
+    data = name.encode("utf-8", "surrogatepass")
     return _LENGTH.pack(len(data)) + data
+
+
+_NOTHING: Final = _LENGTH.pack(_NULL)
 
 
 def decode_headers(data: bytes) -> Headers:

@@ -152,10 +152,7 @@ async def test_the_row_of_a_transaction_that_was_open_when_the_filter_was_read_i
 
 
 async def test_rows_that_were_put_by_the_transaction_that_read_the_filter_are_looked_through_once(desk: Desk) -> None:
-    """As groups of failed events do: two of them in a row must not send what follows the long way.
-
-    Red when: `completions._COMPLETE` looks at `open` transactions of all numbers, not of those below the cursor.
-    """
+    """As groups of failed events do: two of them in a row must not send what follows the long way."""
     async with desk.db.transaction() as conn:
         await conn.execute(sa.text("SELECT pg_current_xact_id()"))
         await desk.known.read(conn, desk.t, [H], lock=True)
