@@ -61,10 +61,7 @@ async def complete(
     (row,) = await statements.fetch(
         t.sql(_COMPLETE),
         {
-            "consumer": consumer,
-            "fence_topics": [partition.topic for partition in epochs],
-            "fence_partitions": [partition.number for partition in epochs],
-            "epochs": list(epochs.values()),
+            **held_by(consumer, epochs),
             "key": t.generation_lock,
             "news_of": [one.handler_id for one in failing],
             "xids": [one.xid for one in failing],
@@ -73,18 +70,35 @@ async def complete(
             "open": sorted(frozenset[int]().union(*[one.open for one in failing])),
             "most": NEWS_MAX,
             **_packed(claims),
-            "movers": [move.handler_id for move in moves],
-            "versions": [move.version for move in moves],
-            "topics": [move.topic for move in moves],
-            "partitions": [move.partition for move in moves],
-            "olds": [move.old for move in moves],
-            "news": [move.new for move in moves],
+            **moved_by(moves),
         },
     )
     claimed, moved, handlers, versions, ids = row
     if claimed == len(claims):
         return Written(None, moved == len(moves))
     return Written(frozenset(map(ClaimKey, handlers or (), versions or (), ids or ())), moved=False)
+
+
+def held_by(consumer: str, epochs: Mapping[Partition, int]) -> dict[str, object]:
+    """The parameters of `HELD`."""
+    return {
+        "consumer": consumer,
+        "fence_topics": [partition.topic for partition in epochs],
+        "fence_partitions": [partition.number for partition in epochs],
+        "epochs": list(epochs.values()),
+    }
+
+
+def moved_by(moves: Sequence[Move]) -> dict[str, object]:
+    """The parameters of `MOVED`, but for `asked`."""
+    return {
+        "movers": [move.handler_id for move in moves],
+        "versions": [move.version for move in moves],
+        "topics": [move.topic for move in moves],
+        "partitions": [move.partition for move in moves],
+        "olds": [move.old for move in moves],
+        "news": [move.new for move in moves],
+    }
 
 
 def _packed(claims: Sequence[NewClaim]) -> dict[str, object]:
@@ -104,16 +118,7 @@ def _packed(claims: Sequence[NewClaim]) -> dict[str, object]:
 
 _HASH: Final = struct.Struct(">q")
 
-# Of the transactions that were open at the read, those from its cursor on are behind it too: a group that read the
-# filter and then put rows would have each of them looked through twice, and half as many would be too many.
-_COMPLETE: Final[LiteralString] = """
-    WITH given AS MATERIALIZED (
-      SELECT g.handler, g.version, substring(g.packed FROM 24 * i + 1 FOR 16) AS event_id,
-             CAST(CAST('x' || encode(substring(g.packed FROM 24 * i + 17 FOR 8), 'hex') AS bit(64)) AS bigint)
-               AS payload_hash8
-        FROM unnest(CAST(:handlers AS bigint[]), CAST(:claim_versions AS int[]), CAST(:packed AS bytea[]))
-             g (handler, version, packed)
-       CROSS JOIN LATERAL generate_series(0, length(g.packed) / 24 - 1) i),
+HELD: Final[LiteralString] = """
     held AS MATERIALIZED (
       SELECT f.partition
         FROM unnest(CAST(:fence_topics AS text[]), CAST(:fence_partitions AS int[]), CAST(:epochs AS bigint[]))
@@ -121,7 +126,42 @@ _COMPLETE: Final[LiteralString] = """
         JOIN {fence} f ON f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition
                         AND f.epoch = u.epoch
        WHERE f.wanted IS NULL ORDER BY f.topic, f.partition FOR KEY SHARE OF f),
-    ours AS MATERIALIZED (SELECT count(*) = cardinality(CAST(:epochs AS bigint[])) AS ours FROM held),
+    ours AS MATERIALIZED (SELECT count(*) = cardinality(CAST(:epochs AS bigint[])) AS ours FROM held)
+"""
+"""Lock order 1, in a longer statement: whether all partitions of `epochs` are `ours`."""
+
+MOVED: Final[LiteralString] = """
+    mine AS MATERIALIZED (
+      SELECT c.handler, c.version, c.topic, c.partition, m.new
+        FROM counted
+       CROSS JOIN unnest(CAST(:movers AS bigint[]), CAST(:versions AS int[]), CAST(:topics AS text[]),
+                         CAST(:partitions AS int[]), CAST(:olds AS bigint[]), CAST(:news AS bigint[]))
+                  m (handler, version, topic, partition, old, new)
+        JOIN {checkpoint} c USING (handler, version, topic, partition)
+       WHERE c.next_offset = m.old AND counted.n = CAST(:asked AS bigint)
+       ORDER BY handler, version, topic, partition FOR NO KEY UPDATE OF c),
+    moved AS (
+      UPDATE {checkpoint} c SET next_offset = m.new FROM mine m
+       WHERE c.handler = m.handler AND c.version = m.version AND c.topic = m.topic AND c.partition = m.partition
+      RETURNING 1)
+"""
+"""Lock order 8, in a longer statement: the moves, where what stands before `counted` as many as were `asked`."""
+
+# Of the transactions that were open at the read, those from its cursor on are behind it too: a group that read the
+# filter and then put rows would have each of them looked through twice, and half as many would be too many.
+_COMPLETE: Final[LiteralString] = "".join(
+    (
+        """
+    WITH given AS MATERIALIZED (
+      SELECT g.handler, g.version, substring(g.packed FROM 24 * i + 1 FOR 16) AS event_id,
+             CAST(CAST('x' || encode(substring(g.packed FROM 24 * i + 17 FOR 8), 'hex') AS bit(64)) AS bigint)
+               AS payload_hash8
+        FROM unnest(CAST(:handlers AS bigint[]), CAST(:claim_versions AS int[]), CAST(:packed AS bytea[]))
+             g (handler, version, packed)
+       CROSS JOIN LATERAL generate_series(0, length(g.packed) / 24 - 1) i),
+    """,
+        HELD,
+        """,
     locked AS MATERIALIZED (SELECT ours, pg_advisory_xact_lock_shared(:key) FROM ours),
     seen AS MATERIALIZED (
       SELECT count(f.event_id) AS n, coalesce(bool_or(f.event_id IN (SELECT event_id FROM given)), false) AS hit,
@@ -156,22 +196,14 @@ _COMPLETE: Final[LiteralString] = """
        WHERE free.free ORDER BY c.handler, c.version, c.event_id
       ON CONFLICT DO NOTHING RETURNING handler, version, event_id),
     counted AS MATERIALIZED (SELECT count(*) AS n FROM claimed),
-    mine AS MATERIALIZED (
-      SELECT c.handler, c.version, c.topic, c.partition, m.new
-        FROM counted
-       CROSS JOIN unnest(CAST(:movers AS bigint[]), CAST(:versions AS int[]), CAST(:topics AS text[]),
-                         CAST(:partitions AS int[]), CAST(:olds AS bigint[]), CAST(:news AS bigint[]))
-                  m (handler, version, topic, partition, old, new)
-        JOIN {checkpoint} c USING (handler, version, topic, partition)
-       WHERE c.next_offset = m.old AND counted.n = CAST(:asked AS bigint)
-       ORDER BY handler, version, topic, partition FOR NO KEY UPDATE OF c),
-    moved AS (
-      UPDATE {checkpoint} c SET next_offset = m.new FROM mine m
-       WHERE c.handler = m.handler AND c.version = m.version AND c.topic = m.topic AND c.partition = m.partition
-      RETURNING 1),
+    """,
+        MOVED,
+        """,
     partly AS (
       SELECT array_agg(handler) AS handlers, array_agg(version) AS versions, array_agg(event_id) AS ids
         FROM claimed WHERE (SELECT n FROM counted) < CAST(:asked AS bigint))
     SELECT (SELECT n FROM counted), (SELECT count(*) FROM moved), partly.handlers, partly.versions, partly.ids
       FROM partly
-"""
+""",
+    )
+)

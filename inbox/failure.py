@@ -41,9 +41,9 @@ async def put(conn: AsyncConnection, t: Tables, rows: Sequence[NewFailure], plac
         return []
     if places is None:
         places = await draw_places(conn, t, rows)
-    seqs = list(_seqs(rows, places))
-    values = [_values(*pair) for pair in zip(rows, seqs, strict=True)]
-    created = (await conn.execute(t.sql(_PUT), arrays(_COLUMNS, values))).all()
+    seqs = list(seqs_of(rows, places))
+    values = [values_of(*pair) for pair in zip(rows, seqs, strict=True)]
+    created = (await conn.execute(t.sql(_PUT), arrays(COLUMNS, values))).all()
     ids = {tuple(row[1:]): row[0] for row in created}
     there = await _ids_by_position(conn, t, [row for row in rows if row.position not in ids])
     seen: set[tuple[Any, ...]] = set()
@@ -65,9 +65,9 @@ async def adopt(
     """Lock order 6: put rows of letters, each unique by (handler, version, event id). Gives the ids of the new ones."""
     if not rows:
         return {}
-    seqs = list(_seqs(rows, places))
-    values = [_values(*pair) for pair in zip(rows, seqs, strict=True)]
-    created = await conn.execute(t.sql(_ADOPT), arrays(_COLUMNS, values))
+    seqs = list(seqs_of(rows, places))
+    values = [values_of(*pair) for pair in zip(rows, seqs, strict=True)]
+    created = await conn.execute(t.sql(_ADOPT), arrays(COLUMNS, values))
     ids = {(row[1], row[2], row[3]): row[0] for row in created}
     pairs = zip(rows, seqs, strict=True)
     here = [(row, seq) for row, seq in pairs if (row.handler, row.version, row.event_id) in ids and needs_place(row)]
@@ -75,7 +75,8 @@ async def adopt(
     return ids
 
 
-def _seqs(rows: Sequence[NewFailure], places: Places) -> Iterator[int]:
+def seqs_of(rows: Sequence[NewFailure], places: Places) -> Iterator[int]:
+    """Each row's place in its lane, out of those that were drawn."""
     following = dict(places)
     for row in rows:
         if needs_place(row):
@@ -87,7 +88,7 @@ def _seqs(rows: Sequence[NewFailure], places: Places) -> Iterator[int]:
 
 _POSITION: Final = ("handler", "version", "topic", "incarnation", "partition", "record_offset")
 
-_TYPED: Final[tuple[Typed, ...]] = (
+TYPED: Final[tuple[Typed, ...]] = (
     *(("origin", "text"), ("handler", "bigint"), ("version", "int"), ("topic", "text"), ("incarnation", "bigint")),
     *(("partition", "int"), ("record_offset", "bigint"), ("home_topic", "text"), ("home_partition", "int")),
     *(("event_id", "bytea"), ("payload_hash8", "bigint"), ("lane", "bytea"), ("alone", "boolean")),
@@ -99,10 +100,11 @@ _TYPED: Final[tuple[Typed, ...]] = (
     *(("operation_id", "text"), ("schema_id", "bigint"), ("key", "bytea"), ("value", "bytea"), ("headers", "bytea")),
     *(("timestamp_ms", "bigint"), ("timestamp_type", "int"), ("replay_count", "bigint")),
 )
-_COLUMNS: Final = tuple(name for name, _ in _TYPED)
+COLUMNS: Final = tuple(name for name, _ in TYPED)
 
 
-def _values(row: NewFailure, seq: int) -> tuple[Any, ...]:
+def values_of(row: NewFailure, seq: int) -> tuple[Any, ...]:
+    """A row's values in the order of `COLUMNS`."""
     return (
         *(row.origin, *row.position, *row.home, row.event_id, row.payload_hash8, row.lane, row.alone, row.holds),
         *(seq, row.state.value, row.due, row.duplicate_of, *row.verdict, row.attempts),
@@ -112,7 +114,7 @@ def _values(row: NewFailure, seq: int) -> tuple[Any, ...]:
     )
 
 
-_INSERT: Final[LiteralString] = insert_text("{failure}", _TYPED)
+_INSERT: Final[LiteralString] = insert_text("{failure}", TYPED)
 
 _PUT: Final[LiteralString] = f"""{_INSERT}
     ON CONFLICT (handler, version, topic, incarnation, partition, record_offset) WHERE origin = 'event' DO NOTHING

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -71,13 +71,11 @@ async def draw_places(
     A row without a key is in a lane of its own and needs none. `seen` are stored rows whose lanes are locked along with
     them, because the transaction will also change these: all locks in one order.
     """
-    counts = Counter(lane_of(row) for row in rows if needs_place(row))
-    keys = {lane_of(row): row.lane_key or b"" for row in rows if needs_place(row)}
+    asked = Asked.by(rows)
     for lane in await _lanes_of(conn, t, seen) if seen else ():
-        counts[lane] += 0
-    if not counts:
+        asked.counts[lane] += 0
+    if not asked.counts:
         return {}
-    lanes = sorted(counts)
     drawn = await conn.execute(
         t.sql("""
             INSERT INTO {parked_key} AS p (handler, topic, key_hash, key, next_seq)
@@ -87,13 +85,36 @@ async def draw_places(
             ON CONFLICT (handler, topic, key_hash) DO UPDATE SET next_seq = p.next_seq + excluded.next_seq - 1
             RETURNING handler, topic, key_hash, next_seq
         """),
-        {
+        asked.parameters(),
+    )
+    return asked.places(drawn)
+
+
+class Asked(NamedTuple):
+    """How many places are to be drawn in each lane, and the keys of lanes that may be new."""
+
+    counts: Counter[LaneKey]
+    keys: Mapping[LaneKey, bytes]
+
+    @classmethod
+    def by(cls, rows: Sequence[NewFailure]) -> Asked:
+        """One for each row that needs one."""
+        keys = [(lane_of(row), row.lane_key or b"") for row in rows if needs_place(row)]
+        return cls(Counter(lane for lane, _ in keys), dict(keys))
+
+    def parameters(self) -> dict[str, list[int] | list[str] | list[bytes]]:
+        """The lanes in the order in which they are locked."""
+        lanes, counts, keys = sorted(self.counts), self.counts, self.keys
+        return {
             **_lanes(lanes),
             "keys": [keys.get(lane, b"") for lane in lanes],
             "counts": [counts[lane] for lane in lanes],
-        },
-    )
-    return {(row[0], row[1], row[2]): row[3] - counts[(row[0], row[1], row[2])] for row in drawn}
+        }
+
+    def places(self, drawn: Iterable[Sequence[Any]]) -> Places:
+        """The first place in each lane, of (handler, topic, hash, the next one to draw)."""
+        ends = {(row[0], row[1], row[2]): row[3] for row in drawn}
+        return {lane: end - self.counts[lane] for lane, end in ends.items()}
 
 
 def lane_of(row: NewFailure) -> LaneKey:

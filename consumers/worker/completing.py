@@ -28,8 +28,10 @@ from ...inbox.meter import Meter
 from ...inbox.moving import Points, behind, judge, raise_checkpoints
 from ...inbox.outcome import Reason
 from ...inbox.points import Point, Writes, reach
+from ...inbox.quick import QuickStore
 from ...inbox.store import STORE_ERRORS, Store
 from .completion import COMMAND_VERSION, Admitted, Completion, all_of_them
+from .dead_groups import DeadGroups
 from .failed_rows import FailedRows, Made
 from .group import Group, Progress
 from .parked_keys import ParkedKeys
@@ -66,7 +68,9 @@ class Completer:
         self._parked = parked
         self._limits = limits
         self._admitted = all_of_them
-        self._plain = PlainGroups(store, consumer, holdings, progress)
+        self._quick_store = QuickStore(store.database)
+        self._plain = PlainGroups(store, self._quick_store, consumer, holdings, progress)
+        self._dead = DeadGroups(store, self._quick_store, consumer, holdings, rows, progress)
         self._held: list[Completion] = []
         self._quiet = False
         self._waiting: list[Completion] = []
@@ -99,9 +103,10 @@ class Completer:
         """Flush for ever."""
         try:
             await self._plain.ready()
+            await self._dead.ready()
             await self._run()
         finally:
-            await self._plain.close()
+            await self._quick_store.close()
 
     async def _run(self) -> None:
         while True:
@@ -113,7 +118,7 @@ class Completer:
             if self._troubled.may_wait(others):
                 self._troubled.gather(others, self._wake.set)
             elif others := self._troubled.and_these(others):
-                await self._flush(others)
+                await self._flush(await self._flush_dead(others))
 
     async def _space(self) -> None:
         """Let those come who are about to."""
@@ -132,10 +137,16 @@ class Completer:
         if group is None:
             return members
         self._tell(group)
-        if len(group.members) == len(members):
-            return []
-        written = set(group.members)
-        return [member for member in members if member not in written]
+        return _but(members, group)
+
+    async def _flush_dead(self, members: list[Completion]) -> list[Completion]:
+        """Write those that are dead and hold nobody; gives back all that is left to be written."""
+        async with self._lock:
+            group = await self._dead.write(members)
+        if group is None:
+            return members
+        self._report(group)
+        return _but(members, group)
 
     async def _flush(self, members: list[Completion]) -> None:
         """Write the group; wait for a database that is away; split a group that holds bad data."""
@@ -385,6 +396,14 @@ class Completer:
             self._rows.tell(member)
         for track, n in group.duplicates.items():
             self._meter.duplicates(track, n)
+
+
+def _but(members: list[Completion], group: Group) -> list[Completion]:
+    """Those that are not in the group."""
+    if len(group.members) == len(members):
+        return []
+    written = set(group.members)
+    return [member for member in members if member not in written]
 
 
 def _is_ours(group: Group, member: Completion, ours: set[bytes], hashes: Mapping[bytes, int]) -> bool:

@@ -30,11 +30,13 @@ log = structlog.get_logger(__name__)
 
 @final
 class PlainGroups:
-    """Owned by the completer, one group at a time."""
+    """Owned by the completer, one group at a time, over a connection that it shares with groups of dead events."""
 
-    def __init__(self, store: Store, consumer: str, holdings: Holdings, progress: Progress) -> None:
+    def __init__(
+        self, store: Store, quick_store: QuickStore, consumer: str, holdings: Holdings, progress: Progress
+    ) -> None:
         self._store = store
-        self._quick_store = QuickStore(store.database)
+        self._quick_store = quick_store
         self._consumer = consumer
         self._holdings = holdings
         self._progress = progress
@@ -64,10 +66,6 @@ class PlainGroups:
         with suppress(*STORE_ERRORS):
             async with self._quick_store.single(None) as statements:
                 await completions.complete(statements, self._store.tables, self._consumer, {}, [], [], [])
-
-    async def close(self) -> None:
-        """Nothing is written any more."""
-        await self._quick_store.close()
 
     def _plain(self, members: list[Completion]) -> dict[ClaimKey, Completion]:
         """By their claims: those that nothing is known against, one of each."""
