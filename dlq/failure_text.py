@@ -90,7 +90,7 @@ def exception_type(exc: BaseException) -> str:
     >>> exception_type(ValueError("x"))
     'ValueError'
     """
-    return _name_of(type(exc))
+    return name_of(type(exc))
 
 
 CLASSES_MAX = 1_000
@@ -98,7 +98,8 @@ CLASSES_MAX = 1_000
 
 
 @lru_cache(CLASSES_MAX)
-def _name_of(cls: type[BaseException]) -> str:
+def name_of(cls: type[BaseException]) -> str:
+    """`exception_type` of its instances."""
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     return shortened(clean(name), TYPE_CHARS_MAX)
 

@@ -234,11 +234,11 @@ def _without(letter: Letter, left_out: tuple[str, ...]) -> Letter:
 
 def _written(letter: Letter) -> Written:
     texts = _texts_of(letter)
-    ours = [(_NAMES[field], text) for field, text in texts.items()]
-    ours += _derived(letter, texts)
-    ours += [(name, texts[field]) for name, field in _SHARED if field in texts]
-    kept = own_headers(letter.headers)
-    return Written(letter.key, letter.value, kept + tuple([(name, to_bytes(text)) for name, text in ours]))
+    told = {field: text.encode("utf-8", "replace") for field, text in texts.items()}
+    ours = [(_NAMES[field], value) for field, value in told.items()]
+    ours += [(name, to_bytes(text)) for name, text in _derived(letter, texts)]
+    ours += [(name, told[field]) for name, field in _SHARED if field in told]
+    return Written(letter.key, letter.value, (*own_headers(letter.headers), *ours))
 
 
 _WRITES: Final = tuple((row.field, row.write) for row in LETTER_HEADERS)

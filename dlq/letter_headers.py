@@ -38,6 +38,8 @@ def to_text(value: bytes) -> str:
 
 
 def _id(value: str) -> str:
+    if len(value) <= ID_CHARS_MAX and value.isascii() and value.isprintable():  # nearly every one
+        return value
     return shortened(printable(value), ID_CHARS_MAX)
 
 
@@ -66,7 +68,7 @@ _INT_DIGITS_MAX = 19
 
 
 def _instant(value: datetime.datetime) -> str:
-    return value.astimezone(datetime.UTC).isoformat()
+    return (value if value.tzinfo is datetime.UTC else value.astimezone(datetime.UTC)).isoformat()
 
 
 def to_instant(text: str) -> datetime.datetime | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final, TypeAlias, final
 
 from ..inbox.errors import RetryLater
@@ -36,7 +37,7 @@ from .decisions import (
     Transient,
     rank,
 )
-from .failure_text import CHAIN_MAX, exception_type, members_of
+from .failure_text import CHAIN_MAX, CLASSES_MAX, exception_type, members_of, name_of
 from .guard import Raised, contained_call
 from .outcomes import outcome_of
 from .policy import Rule, Then
@@ -67,12 +68,16 @@ def decide(
             statements raised: a rule speaks of the handler.
         now: the wall clock, for a Retry-After that is a date without the answer's own date beside it.
     """
-    links = list(_all_links(exc))
-    for line in ABSOLUTE:
-        for link in links:
-            if (decision := _of_line(line, link, now)) is not None:
-                return decision
+    absolute = [(line, link) for link in _all_links(exc) for line in _absolute_of(type(link))]
+    for line, link in sorted(absolute, key=lambda pair: ABSOLUTE.index(pair[0])):
+        if (decision := _of_line(line, link, now)) is not None:
+            return decision
     return _Walk(faults, rules, now).of(exc, 0)
+
+
+@lru_cache(CLASSES_MAX)
+def _absolute_of(cls: type[BaseException]) -> tuple[Line, ...]:
+    return tuple(line for line in ABSOLUTE if isinstance(line.kind, type) and issubclass(cls, line.kind))
 
 
 def may_be_an_outage(exc: BaseException, decision: Decision, faults: Faults) -> bool:
@@ -126,7 +131,7 @@ class _Walk:
             for link in links:
                 if depth < CHAIN_MAX and (decision := ask(link, depth)) is not None:
                     return decision
-        return replace(OWN, led_by=LedBy(f"no line knows {exception_type(exc)}"))
+        return _own(type(exc))
 
     def _by_rules(self, link: BaseException, depth: int) -> Decision | None:
         for number, rule in enumerate(self.rules, 1):
@@ -138,12 +143,11 @@ class _Walk:
     def _by_tables(self, link: BaseException, depth: int) -> Decision | None:
         if members := self._members(link, depth):
             return min(members, key=rank)
-        for line in lines_of(type(link)):
+        for line in _lines_of(type(link)):
             if (decision := _of_line(line, link, self.now)) is not None:
                 return decision
         told = contained_call(self.faults, link)
-        decision = None if isinstance(told, Raised) else OF_FAULT[told.value]
-        return None if decision is None else replace(decision, led_by=LedBy(f"the database's table: {_name(link)}"))
+        return None if isinstance(told, Raised) else _of_fault(told.value, type(link))
 
     def _members(self, link: BaseException, depth: int) -> list[Decision]:
         """Asked once: twice in each of groups in groups would be a million times."""
@@ -199,6 +203,22 @@ def lines_of(cls: type[BaseException]) -> Iterator[Line]:
     yield from (line for line in LANGUAGE if isinstance(line.kind, type) and issubclass(cls, line.kind))
 
 
+@lru_cache(CLASSES_MAX)
+def _lines_of(cls: type[BaseException]) -> tuple[Line, ...]:
+    return tuple(lines_of(cls))
+
+
+@lru_cache(CLASSES_MAX)
+def _of_fault(fault: Fault, cls: type[BaseException]) -> Decision | None:
+    decision = OF_FAULT[fault]
+    return None if decision is None else replace(decision, led_by=LedBy(f"the database's table: {named(cls)}"))
+
+
+@lru_cache(CLASSES_MAX)
+def _own(cls: type[BaseException]) -> Decision:
+    return replace(OWN, led_by=LedBy(f"no line knows {name_of(cls)}"))
+
+
 def _of_line(line: Line, link: BaseException, now: datetime.datetime | None) -> Decision | None:
     """What the line says; None where it does not know, or where a foreign exception cannot even be looked at."""
     if isinstance(line.kind, type) and not isinstance(link, line.kind):
@@ -216,7 +236,3 @@ def _asked(rule: Rule) -> Callable[[BaseException], bool]:
 
 
 _ALWAYS: Final[Callable[[BaseException], bool]] = lambda _: True  # noqa: E731 - a constant, not a function of its own
-
-
-def _name(link: BaseException) -> str:
-    return named(type(link))

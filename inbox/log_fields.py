@@ -25,21 +25,27 @@ KEY_BYTES_MAX: Final = 500
 
 def event_fields(event: Event[Any], handler: str = "", kind: str = "", attempt: int | None = None) -> dict[str, Any]:
     """The fields that say which event a line is about; `kind` is `projection` or `command`."""
+    record = event.record
+    topic, partition, offset, key = record.topic, record.partition, record.offset, record.key
     fields: dict[str, Any] = {
         "event_id": event.id_text,
         "operation_id": event.operation_id,
         "correlation_id": event.correlation_id,
-        "job_id": f"{event.topic}/{event.partition}@{event.offset}",
-        "topic": event.topic,
-        "partition": event.partition,
-        "offset": event.offset,
+        "job_id": f"{topic}/{partition}@{offset}",
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
     }
-    optional = {
-        "entity_id": None if event.key is None else event.key[:KEY_BYTES_MAX].decode("utf-8", "replace"),
-        "job_type": f"{kind}/{handler}" if kind else None,
-        "handler": handler or None,
-        "attempt": attempt,
-        "tenant": event.tenant,
-        "brand": event.brand,
-    }
-    return fields | {name: value for name, value in optional.items() if value is not None}
+    if key is not None:
+        fields["entity_id"] = key[:KEY_BYTES_MAX].decode("utf-8", "replace")
+    if kind:
+        fields["job_type"] = f"{kind}/{handler}"
+    if handler:
+        fields["handler"] = handler
+    if attempt is not None:
+        fields["attempt"] = attempt
+    if event.tenant is not None:
+        fields["tenant"] = event.tenant
+    if event.brand is not None:
+        fields["brand"] = event.brand
+    return fields

@@ -162,7 +162,8 @@ class NotCommitted:
 class Returned:
     """Handler functions of a lane track came back: their places are free, their keys are not yet.
 
-    Said for every item of a `Start`, also where the partition is gone meanwhile: a place is a place.
+    Said for every item of a `Start`, also where the partition is gone meanwhile: a place is a place. One that waits for
+    its next attempt has come back too; when it goes on it is counted as minus one.
     """
 
     track: str

@@ -1,8 +1,9 @@
 """Attempts at one event until it came back, or until its fate is decided. What may wait for long waits in the queue.
 
-A short wait is spent here, with the lane held; a longer one becomes a queued row with its due time, which survives this
-process and costs no place. A dependency that is away costs no attempt and has no bound. What if the process stops
-between two attempts? The event is read again and its attempts start anew; those of a queued row stand in the row.
+A short wait is spent here, with the lane held, while others have the event's place; a longer one becomes a queued row
+with its due time, which survives this process and costs no place. A dependency that is away costs no attempt and has no
+bound. What if the process stops between two attempts? The event is read again and its attempts start anew; those of a
+queued row stand in the row.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from ...inbox.event import Event
 from ...inbox.failure_rows import Verdict
 from ...inbox.faults import classify
 from ...inbox.meter import Meter
+from ...inbox.outcome import Dead
 from ...inbox.store import STORE_ERRORS
 from .completion import Fate
 from .dependencies import Dependencies
@@ -68,6 +70,11 @@ class Subject:
     kind: str
     event: Event[Any]
     policy: FailurePolicy
+    rest: Rest = asyncio.sleep
+
+
+Rest = Callable[[float], Awaitable[None]]
+"""Waits so many seconds, with the lane held, for the next attempt."""
 
 
 @final
@@ -97,6 +104,13 @@ class Attempts:
             state, settled = await self._judge(subject, decision, error, state)
             if settled is not None:
                 return settled
+
+    def dead_at_once(self, subject: Subject, error: Exception) -> Dead | None:
+        """What became of an event whose first attempt raised `error`, if that needs no wait, no question, no retry."""
+        decision = decide(error, classify, subject.policy.rules, self._clock.now())
+        if not isinstance(decision, DeadNow) or may_be_an_outage(error, decision, classify):
+            return None
+        return dead_by(decision, error, subject.event.record)
 
     async def _judge(
         self, subject: Subject, decision: Decision, error: Exception, state: RetryState
@@ -144,7 +158,7 @@ class Attempts:
         self._meter.retried(subject.handler, 1)
         report_retry(subject.event, subject.handler, subject.kind, error, state.attempts_total, delay_s, decision)
         if delay_s <= policy.retry.in_place_max_s or policy.on_failure == "stop":
-            await asyncio.sleep(delay_s)
+            await subject.rest(delay_s)
             return state, None
         text = describe(error, (subject.event.key, subject.event.record.value))
         verdict = Verdict(RETRY, text.message, text.type, text.stack_digest)

@@ -49,7 +49,7 @@ from .effects import Effects
 from .first_attempts import FirstAttempt, FirstAttempts
 from .handling import HandlerContext, Mediator, NothingToDo
 from .parked_keys import Lane, ParkedKeys
-from .places import Places
+from .places import Places, Seat
 from .publishing import Encoder
 from .repeats import CONFLICT, REPEAT, Flight, InFlight, standing
 from .unwritten import Unwritten
@@ -70,11 +70,15 @@ def nobody_waits() -> None:
     """For an event that nothing waits for."""
 
 
+def nobody_counts(_: int) -> None:
+    """For a row of the slow way, of which the engine knows nothing."""
+
+
 @final
 class CommandRunner:
     """Runs the commands of one consumer. Owned by the event loop.
 
-    `returned(track)` frees a place in the engine; `lost(item)` says that the fence did not come back; `failed(error)`
+    `returned(track, n)` frees so many places in the engine, -1 takes one again; `lost(item)` says that the fence did not come back; `failed(error)`
     ends the worker.
     """
 
@@ -93,7 +97,7 @@ class CommandRunner:
         effects: Effects,
         breakers: DeadBreakers,
         parked: ParkedKeys,
-        returned: Callable[[str], None],
+        returned: Callable[[str, int], None],
         lost: Callable[[LaneItem], None],
         failed: Callable[[BaseException], None],
         running: Running,
@@ -203,19 +207,36 @@ class CommandRunner:
         """Nearly always it is success and nothing else, and ends here."""
         attempt, outcome = first.attempt, first.attempt.leave(result_of(first.task))
         if isinstance(outcome, Raised) or outcome.value is not None or attempt.opened is not None:
-            spawn(self._go_on(first, outcome))
+            if not isinstance(outcome, Raised) or not self._died(first, outcome.error):
+                spawn(self._go_on(first, outcome))
             return
         name = attempt.handler
         self.breakers.fine(name)
-        self._places[name].give_back()
-        self._returned(name)
         ended = Ended(attempt.outgoing) if attempt.outgoing else SUCCESS
-        seconds = time.perf_counter() - first.began_s
-        completion = self._completion(attempt.bound, attempt.item, ended, seconds=seconds, landed=first.flight)
+        completion = self._over(first, ended)
         if endings := attempt.on_their_way:
             self._unwritten.add(endings, completion)
         else:
             self._completer.add(completion)
+
+    def _over(self, first: FirstAttempt, ended: Ended) -> Completion:
+        """It was the only attempt, and its place is free."""
+        attempt, name = first.attempt, first.attempt.handler
+        self._places[name].give_back()
+        self._returned(name, 1)
+        seconds = time.perf_counter() - first.began_s
+        return self._completion(attempt.bound, attempt.item, ended, seconds=seconds, landed=first.flight)
+
+    def _died(self, first: FirstAttempt, error: Exception) -> bool:
+        """Where no retry helps, nothing is open, and the breaker lets its letter be written, no task is needed."""
+        attempt, command = first.attempt, first.attempt.bound.command
+        if attempt.opened is not None or attempt.on_their_way or command.policy.on_failure == "stop":
+            return False
+        dead = self._attempts.dead_at_once(Subject(command.name, COMMAND, attempt.event, command.policy), error)
+        if dead is None or not self.breakers.admits_now(command.name):  # held back, it waits as all others do
+            return False
+        self._completer.add(self._over(first, Ended(fate=dead)))
+        return True
 
     async def _past_deadline(self, first: FirstAttempt) -> None:
         """A handler did not come back in time."""
@@ -258,7 +279,7 @@ class CommandRunner:
             self._lost(item)
             return
         finally:
-            self._returned(name)
+            self._returned(name, 1)
         if ended.fate is not None and ended.fate is not REPEAT and bound.command.policy.on_failure == "stop":
             raise stopped(bound.command.name, item, ended.fate)
         seconds = time.perf_counter() - started
@@ -273,7 +294,8 @@ class CommandRunner:
             if known is not None:
                 ended, attempts = known, 1
             else:
-                ended, attempts = await self._until_ended(bound, item, made=made, begun=begun)
+                left = partial(self._returned, bound.command.name)
+                ended, attempts = await self._until_ended(bound, item, made=made, begun=begun, left=left)
             if not isinstance(ended.fate, Dead) or ended.fate is REPEAT:
                 if ended.fate is None:  # told at once: behind a hundred in one group, their order would be lost
                     self.breakers.fine(bound.command.name)
@@ -318,8 +340,9 @@ class CommandRunner:
         made: object | None = None,
         state: RetryState | None = None,
         begun: _Begun | None = None,
+        left: Callable[[int], None] = nobody_counts,
     ) -> tuple[Ended, int]:
-        """`begun`: an attempt that has come back, and holds its place."""
+        """`begun`: an attempt that has come back, and holds its place. `left`: who else counts places."""
         command, number = bound.command, state.attempts_total if state is not None else 0
 
         async def attempt() -> Ended:
@@ -330,15 +353,13 @@ class CommandRunner:
             (attempt, outcome), begun = begun, None
             return await self._conclusion.conclude(attempt, outcome, finish, row_id)
 
-        place = self._place(command)
-        if begun is None:
-            await place.wait()
+        seat = Seat(self._place(command), left, taken=begun is not None)
+        await seat.take()
         try:
-            settled = await self._attempts.until_settled(
-                Subject(command.name, COMMAND, item.event, command.policy), attempt, state
-            )
+            subject = Subject(command.name, COMMAND, item.event, command.policy, seat.rest)
+            settled = await self._attempts.until_settled(subject, attempt, state)
         finally:
-            place.give_back()
+            seat.leave()
         if settled.value is not None:
             return settled.value, settled.attempts
         if settled.skipped is not None:

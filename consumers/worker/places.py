@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import final
 
@@ -12,10 +13,11 @@ from typing import final
 class Places:
     """A counting semaphore that can be asked without waiting. Owned by the event loop; first come, first served."""
 
-    __slots__ = ("_free", "_waiting")
+    __slots__ = ("_count", "_free", "_resting", "_waiting")
 
     def __init__(self, count: int) -> None:
-        self._free = count
+        self._count = self._free = count
+        self._resting = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> bool:
@@ -41,6 +43,17 @@ class Places:
                     self._waiting.remove(turn)
             raise
 
+    def may_rest(self) -> bool:
+        """Be one of those that rest beside their places, if there are not too many."""
+        if self._resting >= self._count:
+            return False
+        self._resting += 1
+        return True
+
+    def rested(self) -> None:
+        """One of them wants a place again, or none any more."""
+        self._resting -= 1
+
     def give_back(self) -> None:
         """Leave a place: to whoever waits longest, else free."""
         while self._waiting:
@@ -49,3 +62,46 @@ class Places:
                 turn.set_result(None)
                 return
         self._free += 1
+
+
+@final
+class Seat:
+    """The place of one event, which it leaves to others while it waits for its next attempt. Owned by its task.
+
+    Where everything fails, whoever waits would be replaced by the next that fails, as fast as they come: so no more may
+    rest beside their places than there are places, and the others keep theirs.
+    """
+
+    __slots__ = ("_left", "_places", "_taken")
+
+    def __init__(self, places: Places, left: Callable[[int], None], *, taken: bool) -> None:
+        """`left(1)` is called when the place was left for a while, `left(-1)` when it was taken again."""
+        self._places = places
+        self._left = left
+        self._taken = taken
+
+    async def take(self) -> None:
+        """Have a place."""
+        if not self._taken:
+            await self._places.wait()
+            self._taken = True
+
+    async def rest(self, seconds: float) -> None:
+        """Wait, and have a place again."""
+        if not self._places.may_rest():
+            await asyncio.sleep(seconds)
+            return
+        self.leave()
+        self._left(1)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._places.rested()
+            self._left(-1)
+        await self.take()
+
+    def leave(self) -> None:
+        """Give the place back, where there is one."""
+        if self._taken:
+            self._taken = False
+            self._places.give_back()

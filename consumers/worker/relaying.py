@@ -68,6 +68,8 @@ class Relay:
         self._published = published
         self._blocked_until: dict[Stuck, float] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
+        self._passed_over: set[str] = set()
+        """Topics that were left out of a look, because something was being sent to them."""
         self._wake = asyncio.Event()
         self._looked = asyncio.Event()
 
@@ -123,7 +125,9 @@ class Relay:
 
     def _sent(self, topic: str) -> None:
         del self._sending[topic]
-        self._wake.set()
+        if topic in self._passed_over:
+            self._passed_over.discard(topic)
+            self._wake.set()
 
     async def _read(self) -> tuple[list[outbox.Outgoing], bool]:
         """What may be sent now, and whether more stands behind it."""
@@ -132,6 +136,7 @@ class Relay:
             return [], False
         now_s = self._clock.monotonic_s()
         self._blocked_until = {stuck: until for stuck, until in self._blocked_until.items() if until > now_s}
+        self._passed_over.update(self._sending)
         left_out = {*self._sending, *(stuck for stuck in self._blocked_until if isinstance(stuck, str))}
         async with self._store.look() as conn:
             rows = await outbox.unpublished(

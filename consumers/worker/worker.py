@@ -288,11 +288,14 @@ class Worker:
         async with self._committing:
             return
 
-    def returned(self, track: str) -> None:
-        """A command's handler came back; those that do so in one turn of the loop are told together."""
+    def returned(self, track: str, count: int = 1) -> None:
+        """A command's handler came back; those that do so in one turn of the loop are told together.
+
+        -1: one that was said to have come back, because it waited for its next attempt, goes on.
+        """
         if not self._came_back:
             self._loop.call_soon(self._tell_returned)
-        self._came_back[track] = self._came_back.get(track, 0) + 1
+        self._came_back[track] = self._came_back.get(track, 0) + count
 
     def _tell_returned(self) -> None:
         came_back, self._came_back = self._came_back, {}

@@ -8,7 +8,7 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.consumers.worker.places import Places
+from tidegate.consumers.worker.places import Places, Seat
 
 
 async def test_whoever_waits_comes_before_whoever_only_asks() -> None:
@@ -36,6 +36,55 @@ async def test_who_is_cancelled_leaves_the_queue_and_gives_back_what_it_was_hand
     assert (gone.cancelled(), handed.cancelled(), last.cancelled()) == (True, True, False)
     places.give_back()
     assert places.take()
+    assert not places.take()
+
+
+async def test_who_waits_for_its_next_attempt_leaves_its_place_to_others_and_comes_back_in_turn() -> None:
+    places, counted = Places(1), list[int]()
+    seat = Seat(places, counted.append, taken=False)
+    await seat.take()
+    resting = asyncio.create_task(seat.rest(0.001))
+    await asyncio.sleep(0)
+    assert places.take()
+    assert counted == [1]
+    while counted == [1]:
+        await asyncio.sleep(0)
+    assert not resting.done()
+    places.give_back()
+    await resting
+    assert counted == [1, -1]
+    assert not places.take()
+    seat.leave()
+    seat.leave()
+    assert places.take()
+    assert not places.take()
+
+
+async def test_no_more_rest_beside_their_places_than_there_are() -> None:
+    places, counted = Places(2), list[int]()
+    seats = [Seat(places, counted.append, taken=True) for _ in range(3)]
+    tasks = [asyncio.create_task(seat.rest(60.0)) for seat in seats]
+    await asyncio.sleep(0)
+    assert counted == [1, 1]
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert counted == [1, 1, -1, -1]
+    assert places.may_rest()
+
+
+async def test_who_is_cut_off_while_it_waits_for_a_place_has_none_to_give_back() -> None:
+    places = Places(1)
+    seat = Seat(places, lambda _: None, taken=False)
+    await seat.take()
+    resting = asyncio.create_task(seat.rest(0))
+    await asyncio.sleep(0)
+    assert places.take()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    resting.cancel()
+    await asyncio.wait((resting,))
+    seat.leave()
     assert not places.take()
 
 
