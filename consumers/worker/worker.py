@@ -115,6 +115,7 @@ class Worker:
         self._parts: Parts | None = None
         self._owned: set[Partition] = set()
         self._came_back: dict[str, int] = {}
+        self._telling = False
         self._handed_over = 0
         self._received = 0
         self._crowded = False
@@ -291,16 +292,22 @@ class Worker:
     def returned(self, track: str, count: int = 1) -> None:
         """A command's handler came back; those that do so in one turn of the loop are told together.
 
-        -1: one that was said to have come back, because it waited for its next attempt, goes on.
+        -1: one that was said to have come back, because it waited for its next attempt, goes on. That is told with the
+        next that come back, itself perhaps: meanwhile one too many may be started, and waits for a place (`Places`).
         """
-        if not self._came_back:
-            self._loop.call_soon(self._tell_returned)
         self._came_back[track] = self._came_back.get(track, 0) + count
+        if count > 0 and not self._telling:
+            self._telling = True
+            self._loop.call_soon(self._tell_returned)
 
     def _tell_returned(self) -> None:
+        self._telling = False
         came_back, self._came_back = self._came_back, {}
         for track, count in came_back.items():
-            self.signal(Returned(track, count))
+            if count > 0:
+                self.signal(Returned(track, count))
+            elif count < 0:
+                self._came_back[track] = self._came_back.get(track, 0) + count
 
     async def turn(self, track: str, gives_way: Callable[[], bool]) -> None:
         """Return when one more of this handler may begin, by its rate: for rows, which do not come through the engine.
