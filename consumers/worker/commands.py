@@ -78,8 +78,8 @@ def nobody_counts(_: int) -> None:
 class CommandRunner:
     """Runs the commands of one consumer. Owned by the event loop.
 
-    `returned(track, n)` frees so many places in the engine, -1 takes one again; `lost(item)` says that the fence did not
-    come back; `failed(error)` ends the worker.
+    `returned(track, n)` frees so many places in the engine, -1 takes one again; `lost(item)` says that the fence did
+    not come back; `failed(error)` ends the worker.
     """
 
     def __init__(
