@@ -39,6 +39,9 @@ NEVER: Final = frozenset({"payload", "value", "body", "password", "secret", "tok
 TEXT_MAX: Final = 500
 """Characters of one text field: a line stays readable, and a key of a megabyte does not become a line of a megabyte."""
 
+WRITTEN: Final = "_written"
+"""Set on records of lines that stand on the stream already."""
+
 FRAMES_MAX: Final = 20
 """Innermost frames of a stack: deeper ones are the loop's."""
 
@@ -62,6 +65,7 @@ def configure(log: Log, stream: TextIO | None = None) -> None:
     )
     handler = logging.StreamHandler(out)
     handler.setFormatter(formatter)
+    handler.addFilter(lambda record: not hasattr(record, WRITTEN))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(log.level.upper())
@@ -79,23 +83,48 @@ def configure(log: Log, stream: TextIO | None = None) -> None:
 class _Lines:
     """Writes our own lines beside those that come through `handler`, never into one of them.
 
-    They do not go through the standard library, which would take two thirds of a line's time: an event that fails
-    writes one or two, and a hundredth of all may fail.
+    Not by the standard library, which would take two thirds of a line's time: an event that fails writes one or two,
+    and a hundredth of all may fail. Errors are told to it too, for whoever reports those to a service, and so is
+    everything where the app has handlers of its own.
     """
 
-    __slots__ = ("_lock", "_out", "name")
+    __slots__ = ("_lock", "_out", "_root", "name")
 
     def __init__(self, handler: logging.StreamHandler[TextIO], name: str = "root") -> None:
         self.name = name
         self._lock, self._out = handler.lock, handler.stream
+        self._root = logging.getLogger()
 
-    def msg(self, line: str) -> None:
+    def debug(self, line: str) -> None:
         """Write a whole line."""
+        self._write(line, logging.DEBUG)
+
+    def info(self, line: str) -> None:
+        """Write a whole line."""
+        self._write(line, logging.INFO)
+
+    def warning(self, line: str) -> None:
+        """Write a whole line."""
+        self._write(line, logging.WARNING)
+
+    def error(self, line: str) -> None:
+        """Write a whole line."""
+        self._write(line, logging.ERROR)
+
+    def critical(self, line: str) -> None:
+        """Write a whole line."""
+        self._write(line, logging.CRITICAL)
+
+    msg = info
+
+    def _write(self, line: str, level: int) -> None:
         with self._lock or nullcontext():
             self._out.write(f"{line}\n")
             self._out.flush()
-
-    debug = info = warning = error = critical = msg
+        if level >= logging.ERROR or len(self._root.handlers) > 1:
+            record = logging.LogRecord(self.name, level, "", 0, line, None, None)
+            setattr(record, WRITTEN, True)
+            logging.getLogger(self.name).handle(record)
 
 
 @contextmanager

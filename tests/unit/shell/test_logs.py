@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 import pytest
 import structlog
@@ -118,6 +118,40 @@ def test_threads_do_not_mix_their_lines(stream: io.StringIO) -> None:
     for thread in threads:
         thread.join()
     assert len(lines(stream)) == 1600
+
+
+@final
+class Kept(logging.Handler):
+    """What a service that collects errors hangs in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+def test_handlers_of_the_app_see_our_lines_too_and_each_stands_on_the_stream_once(stream: io.StringIO) -> None:
+    root = logging.getLogger()
+    root.handlers[:] = [handler for handler in root.handlers if type(handler) is logging.StreamHandler]  # not pytest's
+    logs_of_all, logs_of_ours = Kept(), Kept()
+    ours = logging.getLogger("tidegate.worker")
+    ours.addHandler(logs_of_ours)
+    try:
+        log = structlog.get_logger("tidegate.worker")
+        log.info("before")
+        log.error("event_dead", reason="rejected")
+        root.addHandler(logs_of_all)
+        log.info("behind")
+    finally:
+        ours.removeHandler(logs_of_ours)
+    told = [
+        (record.name, record.levelname, json.loads(record.getMessage())["message"]) for record in logs_of_ours.records
+    ]
+    assert told == [("tidegate.worker", "ERROR", "event_dead"), ("tidegate.worker", "INFO", "behind")]
+    assert [json.loads(record.getMessage())["message"] for record in logs_of_all.records] == ["behind"]
+    assert [line["message"] for line in lines(stream)] == ["before", "event_dead", "behind"]
 
 
 def test_a_console_shows_the_same_without_json() -> None:
