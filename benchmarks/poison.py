@@ -38,7 +38,7 @@ def measure(url: str, bootstrap: str, name: str, events: int, rounds: int, topic
 def main() -> None:
     """Start the parts, measure, report."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--events", type=int, default=300_000)
+    arguments.add_argument("--events", type=int, default=600_000)
     arguments.add_argument("--rounds", type=int, default=3)
     given = arguments.parse_args()
     with (

@@ -45,6 +45,7 @@ from ...inbox.outcome import Dead
 from ...inbox.store import STORE_ERRORS
 from .completion import Fate
 from .dependencies import Dependencies
+from .together import until_moment_s
 from .transaction import TxPoolFullError
 
 T = TypeVar("T")
@@ -158,7 +159,7 @@ class Attempts:
         self._meter.retried(subject.handler, 1)
         report_retry(subject.event, subject.handler, subject.kind, error, state.attempts_total, delay_s, decision)
         if delay_s <= policy.retry.in_place_max_s or policy.on_failure == "stop":
-            await subject.rest(delay_s)
+            await subject.rest(until_moment_s(delay_s, asyncio.get_running_loop().time()))
             return state, None
         text = describe(error, (subject.event.key, subject.event.record.value))
         verdict = Verdict(RETRY, text.message, text.type, text.stack_digest)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, final
 
@@ -52,6 +53,7 @@ from .parked_keys import Lane, ParkedKeys
 from .places import Places, Seat
 from .publishing import Encoder
 from .repeats import CONFLICT, REPEAT, Flight, InFlight, standing
+from .together import Together
 from .unwritten import Unwritten
 from .watching import Running
 
@@ -64,6 +66,16 @@ class _Begun(NamedTuple):
 
     attempt: Attempt
     outcome: Returned[object] | Raised
+
+
+@dataclass(slots=True, eq=False)
+class _CameToGrief:
+    """A first attempt that raised, and has not been looked at yet; how many others came to a good end behind it."""
+
+    first: FirstAttempt
+    error: Exception
+    spawn: Spawn
+    fine_behind: int = 0
 
 
 def nobody_waits() -> None:
@@ -121,6 +133,8 @@ class CommandRunner:
         self._failed = failed
         self._running = running
         self._unwritten = Unwritten(completer.add, failed)
+        self._raised = Together(self._look_at_raised)
+        self._last_raised: dict[str, _CameToGrief] = {}
         self.in_flight = InFlight()
 
     def make(self, bound: BoundCommand, item: LaneItem) -> object | NothingToDo | None:
@@ -206,12 +220,18 @@ class CommandRunner:
     def _look_at(self, first: FirstAttempt, spawn: Spawn) -> None:
         """Nearly always it is success and nothing else, and ends here."""
         attempt, outcome = first.attempt, first.attempt.leave(result_of(first.task))
-        if isinstance(outcome, Raised) or outcome.value is not None or attempt.opened is not None:
-            if not isinstance(outcome, Raised) or not self._died(first, outcome.error):
-                spawn(self._go_on(first, outcome))
+        if isinstance(outcome, Raised):
+            raised = self._last_raised[attempt.handler] = _CameToGrief(first, outcome.error, spawn)
+            self._raised.add(raised)
+            return
+        if outcome.value is not None or attempt.opened is not None:
+            spawn(self._go_on(first, outcome))
             return
         name = attempt.handler
-        self.breakers.fine(name)
+        if (raised := self._last_raised.get(name)) is not None:  # the breaker is told in the order of what happened
+            raised.fine_behind += 1
+        else:
+            self.breakers.fine(name)
         ended = Ended(attempt.outgoing) if attempt.outgoing else SUCCESS
         completion = self._over(first, ended)
         if endings := attempt.on_their_way:
@@ -226,6 +246,19 @@ class CommandRunner:
         self._returned(name, 1)
         seconds = time.perf_counter() - first.began_s
         return self._completion(attempt.bound, attempt.item, ended, seconds=seconds, landed=first.flight)
+
+    def _look_at_raised(self, raised: Sequence[_CameToGrief]) -> None:
+        """What these handlers raised, one behind the other."""
+        self._last_raised.clear()
+        try:
+            for one in raised:
+                if not self._died(one.first, one.error):
+                    one.spawn(self._go_on(one.first, Raised(one.error)))
+                if one.fine_behind:
+                    self.breakers.fine(one.first.attempt.handler, one.fine_behind)
+        except BaseException as error:  # as in `_came_back`
+            self._failed(error)
+            raise
 
     def _died(self, first: FirstAttempt, error: Exception) -> bool:
         """Where no retry helps, nothing is open, and the breaker lets its letter be written, no task is needed."""
@@ -254,6 +287,7 @@ class CommandRunner:
 
     async def call_off(self) -> None:
         """The worker stops: first attempts that are under way are cut off, once their calls are over."""
+        self._raised.drop()
         await asyncio.gather(*(under_way.call_off() for under_way in self._first.values()))
 
     # --------------------------------------------------------------------------------------------- every other way

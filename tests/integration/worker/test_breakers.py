@@ -159,7 +159,29 @@ async def test_one_handlers_breaker_leaves_the_other_handlers_alone(stage: Stage
     worker = await stage.ready(app)
     await stage.send(consumer.topics[0], *things(30))
     await worker.until_counted("events", "sums", "completed", n=30)
-    assert worker.metrics.value("breaker_open", "do") == 1
+    await worker.until(lambda: worker.metrics.value("breaker_open", "do") == 1)
+
+
+async def test_failures_with_successes_between_them_are_no_row(stage: Stage, topic: Topic) -> None:
+    """Failures that come soon behind each other are looked at together: the breaker is told what came between.
+
+    Case: B35
+    Parts: real (PostgreSQL, Kafka)
+    Red when: consumers/worker/commands.py `_look_at` tells the breaker of a good end at once, whatever waits
+    """
+    app = reader(topic(partitions=1))
+    letters(app, topic)
+
+    async def act(command: Do, ctx: Context) -> None:
+        if int(command.id[1:]) % 2:
+            raise ValueError("odd")
+
+    at_desk(app, act, breaker=BreakerPolicy(row_max=2, retry_after_s=3_600.0), concurrency=1)
+    worker = await stage.ready(app)
+    await stage.send(app.consumers[worker.consumer].topics[0], *things(40))
+    await worker.until_counted("events", "do", "failed", n=20)
+    await worker.until_counted("events", "do", "completed", n=20)
+    assert worker.metrics.value("breaker_open", "do") == 0
 
 
 async def test_a_person_who_has_looked_lets_the_letters_go(stage: Stage, topic: Topic) -> None:
