@@ -176,7 +176,7 @@ async def test_failures_with_successes_between_them_are_no_row(stage: Stage, top
         if int(command.id[1:]) % 2:
             raise ValueError("odd")
 
-    at_desk(app, act, breaker=BreakerPolicy(row_max=2, retry_after_s=3_600.0), concurrency=1)
+    at_desk(app, act, breaker=BreakerPolicy(row_max=2, retry_after_s=3_600.0), concurrency=10)
     worker = await stage.ready(app)
     await stage.send(app.consumers[worker.consumer].topics[0], *things(40))
     await worker.until_counted("events", "do", "failed", n=20)
