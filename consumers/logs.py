@@ -17,12 +17,15 @@ loggers included.
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import json
 import logging
 import sys
+import threading
 import traceback
 from collections.abc import Generator, Iterable, Mapping, MutableMapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, TextIO, cast, final
 
@@ -41,6 +44,9 @@ TEXT_MAX: Final = 500
 
 WRITTEN: Final = "_written"
 """Set on records of lines that stand on the stream already."""
+
+LINES_MAX: Final = 100
+"""Lines that wait for the end of a turn."""
 
 FRAMES_MAX: Final = 20
 """Innermost frames of a stack: deeper ones are the loop's."""
@@ -65,7 +71,9 @@ def configure(log: Log, stream: TextIO | None = None) -> None:
     )
     handler = logging.StreamHandler(out)
     handler.setFormatter(formatter)
-    handler.addFilter(lambda record: not hasattr(record, WRITTEN))
+    turn = _Turn(out, handler)
+    atexit.register(turn.flush)
+    handler.addFilter(turn.is_foreign)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(log.level.upper())
@@ -73,26 +81,70 @@ def configure(log: Log, stream: TextIO | None = None) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)  # below it they print statements with their parameters
     structlog.configure(
         processors=[structlog.stdlib.add_logger_name, *shared, renderer],
-        logger_factory=lambda *name: _Lines(handler, *name),
+        logger_factory=lambda *name: _Lines(turn, *name),
         wrapper_class=structlog.make_filtering_bound_logger(log.level),
         cache_logger_on_first_use=False,
     )
 
 
 @final
+class _Turn:
+    """Lines that were written in one turn of an event loop go out together, at its end; from other threads at once.
+
+    What reads the other end of a pipe is woken once for fifty failures instead of fifty times, which costs as much as
+    making the lines. Who ends the process in the same turn (kill -9) takes them along.
+    """
+
+    def __init__(self, out: TextIO, handler: logging.Handler) -> None:
+        self._out = out
+        self._lock = handler.lock or threading.RLock()
+        self._waiting: list[str] = []
+        self._due_in: asyncio.AbstractEventLoop | None = None
+
+    def write(self, line: str) -> None:
+        """Take a whole line."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        with self._lock:
+            self._waiting.append(line)
+            if loop is None or len(self._waiting) >= LINES_MAX:
+                self.flush()
+            elif self._due_in is not loop:
+                self._due_in = loop
+                loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """What waits goes out."""
+        with self._lock:
+            waiting, self._waiting, self._due_in = self._waiting, [], None
+            if waiting and not self._out.closed:
+                self._out.write("\n".join(waiting) + "\n")
+                self._out.flush()
+
+    def is_foreign(self, record: logging.LogRecord) -> bool:
+        """Asked before another library's line is written: ours that are older go first."""
+        foreign = not hasattr(record, WRITTEN)
+        if foreign:
+            self.flush()
+        return foreign
+
+
+@final
 class _Lines:
-    """Writes our own lines beside those that come through `handler`, never into one of them.
+    """Writes our own lines beside those of other libraries, never into one of them.
 
     Not by the standard library, which would take two thirds of a line's time: an event that fails writes one or two,
     and a hundredth of all may fail. Errors are told to it too, for whoever reports those to a service, and so is
     everything where the app has handlers of its own.
     """
 
-    __slots__ = ("_lock", "_out", "_root", "name")
+    __slots__ = ("_root", "_turn", "name")
 
-    def __init__(self, handler: logging.StreamHandler[TextIO], name: str = "root") -> None:
+    def __init__(self, turn: _Turn, name: str = "root") -> None:
         self.name = name
-        self._lock, self._out = handler.lock, handler.stream
+        self._turn = turn
         self._root = logging.getLogger()
 
     def debug(self, line: str) -> None:
@@ -118,9 +170,7 @@ class _Lines:
     msg = info
 
     def _write(self, line: str, level: int) -> None:
-        with self._lock or nullcontext():
-            self._out.write(f"{line}\n")
-            self._out.flush()
+        self._turn.write(line)
         if level >= logging.ERROR or len(self._root.handlers) > 1:
             record = logging.LogRecord(self.name, level, "", 0, line, None, None)
             setattr(record, WRITTEN, True)

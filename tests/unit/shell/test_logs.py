@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -152,6 +153,33 @@ def test_handlers_of_the_app_see_our_lines_too_and_each_stands_on_the_stream_onc
     assert told == [("tidegate.worker", "ERROR", "event_dead"), ("tidegate.worker", "INFO", "behind")]
     assert [json.loads(record.getMessage())["message"] for record in logs_of_all.records] == ["behind"]
     assert [line["message"] for line in lines(stream)] == ["before", "event_dead", "behind"]
+
+
+async def test_the_lines_of_one_turn_go_out_together_at_its_end_and_before_anybody_elses(stream: io.StringIO) -> None:
+    log = structlog.get_logger("tidegate.worker")
+    log.info("one")
+    log.info("two")
+    assert lines(stream) == []
+    await asyncio.sleep(0)
+    assert [line["message"] for line in lines(stream)] == ["one", "two"]
+    log.info("three")
+    logging.getLogger("elsewhere").warning("four")
+    assert [line["message"] for line in lines(stream)] == ["one", "two", "three", "four"]
+    log.info("five")
+    await asyncio.to_thread(log.warning, "six")
+    assert [line["message"] for line in lines(stream)] == ["one", "two", "three", "four", "five", "six"]
+
+
+def test_what_a_loop_left_unwritten_goes_out_with_the_next_one(stream: io.StringIO) -> None:
+    """A loop that is stopped in the turn in which a line was written never comes to its end."""
+    log = structlog.get_logger("tidegate.worker")
+    for message in ("one", "two"):
+        loop = asyncio.new_event_loop()
+        loop.call_soon(lambda said=message, ending=loop: (ending.stop(), log.info(said)))
+        loop.run_forever()
+        loop.close()
+    log.info("three")
+    assert [line["message"] for line in lines(stream)] == ["one", "two", "three"]
 
 
 def test_a_console_shows_the_same_without_json() -> None:
