@@ -201,8 +201,9 @@ class Suspects:
                 if not (bound.left_s() > 0 and await self._one(holding, record, bound)):
                     return looked_at, False
                 looked_at += 1
-            await self._unmark(holding)
             offset = stretch.next_offset
+            await self._raise(holding, offset)  # or a row that kills would find the next owner here, each time anew
+            await self._unmark(holding)
             if stretch.at_end:
                 return looked_at, True
             if looked_at >= bound.records_max:
