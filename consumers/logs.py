@@ -25,7 +25,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Generator, Iterable, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, TextIO, cast, final
 
@@ -116,12 +116,13 @@ class _Turn:
                 loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """What waits goes out."""
+        """What waits goes out. A stream that takes nothing (a full disk, a reader that left) stops nobody's work."""
         with self._lock:
             waiting, self._waiting, self._due_in = self._waiting, [], None
-            if waiting and not self._out.closed:
-                self._out.write("\n".join(waiting) + "\n")
-                self._out.flush()
+            if waiting:
+                with suppress(OSError, ValueError):  # ValueError: it is closed
+                    self._out.write("\n".join(waiting) + "\n")
+                    self._out.flush()
 
     def is_foreign(self, record: logging.LogRecord) -> bool:
         """Asked before another library's line is written: ours that are older go first."""

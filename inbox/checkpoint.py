@@ -117,7 +117,7 @@ async def move(conn: AsyncConnection, t: Tables, moves: Sequence[Move]) -> list[
     rows = await conn.execute(
         t.sql("""
             WITH moves AS (
-              SELECT * FROM unnest(CAST(:handlers AS bigint[]), CAST(:versions AS int[]), CAST(:topics AS text[]),
+              SELECT * FROM unnest(CAST(:movers AS bigint[]), CAST(:versions AS int[]), CAST(:topics AS text[]),
                                    CAST(:partitions AS int[]), CAST(:olds AS bigint[]), CAST(:news AS bigint[]))
                             u (handler, version, topic, partition, old, new)),
             mine AS (
@@ -129,7 +129,7 @@ async def move(conn: AsyncConnection, t: Tables, moves: Sequence[Move]) -> list[
              WHERE c.handler = m.handler AND c.version = m.version AND c.topic = m.topic AND c.partition = m.partition
             RETURNING c.handler, c.version, c.topic, c.partition
         """),
-        _moves(sorted(moves)),
+        moved_by(sorted(moves)),
     )
     moved = {tuple(row) for row in rows}
     missed = [m for m in moves if m[:4] not in moved]
@@ -138,15 +138,15 @@ async def move(conn: AsyncConnection, t: Tables, moves: Sequence[Move]) -> list[
 
 async def _mismatches(conn: AsyncConnection, t: Tables, missed: Sequence[Move]) -> list[Mismatch]:
     """In a statement of its own: what the update saw was not yet what somebody else has committed since."""
-    parameters = _moves(missed)
+    parameters = moved_by(missed)
     rows = await conn.execute(
         t.sql("""
             SELECT c.handler, c.version, c.topic, c.partition, c.next_offset FROM {checkpoint} c
-              JOIN unnest(CAST(:handlers AS bigint[]), CAST(:versions AS int[]), CAST(:topics AS text[]),
+              JOIN unnest(CAST(:movers AS bigint[]), CAST(:versions AS int[]), CAST(:topics AS text[]),
                           CAST(:partitions AS int[])) u (handler, version, topic, partition)
              USING (handler, version, topic, partition)
         """),
-        {name: parameters[name] for name in ("handlers", "versions", "topics", "partitions")},
+        {name: parameters[name] for name in ("movers", "versions", "topics", "partitions")},
     )
     found: dict[tuple[Any, ...], int] = {tuple(row[:4]): row[4] for row in rows}
     return [Mismatch(m, found.get(m[:4])) for m in missed]
@@ -209,9 +209,10 @@ def _handlers(handlers: Sequence[tuple[int, int]]) -> dict[str, Any]:
     return {"handlers": [h for h, _ in ordered], "versions": [v for _, v in ordered]}
 
 
-def _moves(moves: Sequence[Move]) -> dict[str, Any]:
+def moved_by(moves: Sequence[Move]) -> dict[str, Any]:
+    """The parameters of a statement that moves checkpoints, its own or one that does more (`completions.MOVED`)."""
     return {
-        "handlers": [m.handler_id for m in moves],
+        "movers": [m.handler_id for m in moves],
         "versions": [m.version for m in moves],
         "topics": [m.topic for m in moves],
         "partitions": [m.partition for m in moves],

@@ -22,7 +22,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, LiteralString, NamedTuple
 
-from .checkpoint import Move
+from .checkpoint import Move, moved_by
 from .claim import ClaimKey
 from .event import Partition
 from .failing import ReadUpTo
@@ -86,18 +86,6 @@ def held_by(consumer: str, epochs: Mapping[Partition, int]) -> dict[str, object]
         "fence_topics": [partition.topic for partition in epochs],
         "fence_partitions": [partition.number for partition in epochs],
         "epochs": list(epochs.values()),
-    }
-
-
-def moved_by(moves: Sequence[Move]) -> dict[str, object]:
-    """The parameters of `MOVED`, but for `asked`."""
-    return {
-        "movers": [move.handler_id for move in moves],
-        "versions": [move.version for move in moves],
-        "topics": [move.topic for move in moves],
-        "partitions": [move.partition for move in moves],
-        "olds": [move.old for move in moves],
-        "news": [move.new for move in moves],
     }
 
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, LiteralString
 
 from .arrays import Typed
-from .checkpoint import Move
-from .completions import HELD, MOVED, held_by, moved_by
+from .checkpoint import Move, moved_by
+from .completions import HELD, MOVED, held_by
 from .event import Partition
 from .failing import READ, FailingIds
 from .failure import COLUMNS, TYPED, seqs_of, values_of

@@ -170,6 +170,31 @@ async def test_the_lines_of_one_turn_go_out_together_at_its_end_and_before_anybo
     assert [line["message"] for line in lines(stream)] == ["one", "two", "three", "four", "five", "six"]
 
 
+@final
+class Full(io.StringIO):
+    """A stream on a disk that is full for a while."""
+
+    full = True
+
+    def write(self, text: str) -> int:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+async def test_a_stream_that_takes_nothing_stops_nobody_and_is_written_to_again(stream: io.StringIO) -> None:
+    out = Full()
+    logs.configure(Log(format="json"), out)
+    log = structlog.get_logger("tidegate.worker")
+    log.error("lost")
+    await asyncio.sleep(0)
+    await asyncio.to_thread(log.error, "lost too")
+    out.full = False
+    log.error("written")
+    await asyncio.sleep(0)
+    assert [line["message"] for line in lines(out)] == ["written"]
+
+
 def test_what_a_loop_left_unwritten_goes_out_with_the_next_one(stream: io.StringIO) -> None:
     """A loop that is stopped in the turn in which a line was written never comes to its end."""
     log = structlog.get_logger("tidegate.worker")
