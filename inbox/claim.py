@@ -225,18 +225,24 @@ async def claim(
     released: that would be a round trip for nothing. Where the caller has just set one and done nothing since, it
     gives its name as `savepoint` and spares another.
 
-    A claim of another open transaction is waited for (`lock_timeout`); if that one rolls back, the id is ours.
+    A claim of another open transaction is waited for (`lock_timeout`); if that one rolls back, the id is ours. So is an
+    id whose claim is deleted before it was looked at: without a claim nothing was handled.
     """
     if not ids:
         return Claimed(None, {})
     if optimistic and await _copy(conn, t, handler_id, version, ids, savepoint):
         return Claimed(None, {})
-    new = await _insert(conn, t, handler_id, version, ids)
-    if len(new) == len(ids):
-        return Claimed(None, {})
-    # A statement of its own: what another transaction committed while the insert waited for it is not in its snapshot.
-    known = await probe(conn, t, [(handler_id, version)], [i for i, _ in ids if i not in new], NOTHING_FAILS)
-    return Claimed(new, {key.event_id: payload_hash for key, payload_hash in known.claims.items()})
+    new: frozenset[bytes] = frozenset()
+    taken: dict[bytes, int] = {}
+    while left := [row for row in ids if row[0] not in new and row[0] not in taken]:
+        new |= await _insert(conn, t, handler_id, version, left)
+        if len(new) == len(ids):
+            return Claimed(None, {})
+        # A statement of its own: what another transaction committed while the insert waited is not in its snapshot.
+        met = [event_id for event_id, _ in left if event_id not in new]
+        known = await probe(conn, t, [(handler_id, version)], met, NOTHING_FAILS) if met else Probe()
+        taken |= {key.event_id: payload_hash for key, payload_hash in known.claims.items()}
+    return Claimed(new, taken)
 
 
 async def _copy(

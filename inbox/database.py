@@ -20,6 +20,7 @@ from sqlalchemy import event, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from .answering import Answering
+from .faults import STORE_ERRORS
 from .faults import Fault as Fault
 from .faults import classify as classify
 from .finishing import to_the_end
@@ -204,7 +205,7 @@ async def _checkout(engine: AsyncEngine) -> AsyncConnection:
         begun = True
     finally:
         if not begun and conn.sync_connection is not None:
-            await to_the_end(conn.close())
+            await to_the_end(_check_in(conn))
     return conn
 
 
@@ -224,10 +225,17 @@ async def _commit(conn: AsyncConnection, answering: Answering) -> None:
 
 
 async def _check_in(conn: AsyncConnection) -> None:
-    """Back to the pool, rolled back; a connection that was lost in asyncpg's own calls is not, since nobody told it."""
+    """Back to the pool, rolled back; a connection that was lost in asyncpg's own calls is not, since nobody told it.
+
+    Nor is one whose ROLLBACK fails: that the server does once it is gone, and what went wrong is known already.
+    """
     if _is_lost(conn):
         await _give_up(conn)
-    await conn.close()
+    try:
+        await conn.close()
+    except STORE_ERRORS:
+        await _give_up(conn)
+        await conn.close()
 
 
 def _is_lost(conn: AsyncConnection) -> bool:

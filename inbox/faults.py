@@ -29,6 +29,16 @@ class Fault(enum.Enum):
     """A wrong statement, a missing right or table, or no error of the database at all: no attempt helps."""
 
 
+STORE_ERRORS: Final = (
+    exc.SQLAlchemyError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+"""Everything that a statement, a checkout or a commit can end with; `classify` tells what it means."""
+
 SQLSTATE_FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
     {
         "08": Fault.DEPENDENCY,  # connection exception

@@ -5,26 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import final
 
-import asyncpg
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .database import Database
 from .failing import FailingIds
+from .faults import STORE_ERRORS as STORE_ERRORS
 from .points import Writes, between
 from .tables import Tables
-
-STORE_ERRORS: Final = (
-    SQLAlchemyError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-    TimeoutError,
-)
-"""Everything that a statement, a checkout or a commit can end with; `faults.classify` tells what it means."""
 
 
 @final

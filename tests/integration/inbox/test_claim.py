@@ -76,6 +76,29 @@ async def test_the_callers_own_savepoint_serves_as_well(db: Database, t: Tables)
     assert await count(db) == 3
 
 
+@pytest.mark.parametrize("optimistic", [True, False])
+async def test_an_id_whose_claim_is_deleted_as_we_meet_it_is_ours(db: Database, t: Tables, optimistic: bool) -> None:
+    """Between the insert that met it and the look at it: a trigger deletes it there. Nobody handled it, so we do.
+
+    Case: B50
+    Parts: real (PostgreSQL)
+    Red when: inbox/claim.py `claim` inserts once only
+    """
+    await claimed(db, t, ids(0, 3), optimistic=True)
+    async with db.transaction() as conn:
+        for statement in (
+            "CREATE FUNCTION public.forget() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN DELETE FROM tidegate.claim_1 WHERE payload_hash8 = 1; RETURN NULL; END $$",
+            "CREATE TRIGGER forget AFTER INSERT ON tidegate.claim_1 EXECUTE FUNCTION public.forget()",
+        ):
+            await conn.execute(sa.text(statement))
+    wanted = [(event_id, n + 1000) for event_id, n in ids(0, 5)]
+    assert await claimed(db, t, wanted, optimistic=optimistic) == Claimed(
+        frozenset(i for i, _ in [*ids(1, 2), *ids(3, 5)]), dict([*ids(0, 1), *ids(2, 3)])
+    )
+    assert await count(db) == 5
+
+
 async def test_claims_vanish_with_the_transaction_that_made_them(db: Database, t: Tables) -> None:
     async with db.transaction() as conn:
         await claim.lock_generations(conn, t, [H])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,9 +15,11 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tests.services import database
 from tidegate.inbox import claim
 from tidegate.inbox.database import Database, DatabaseSettings, Fault, classify, raw
 from tidegate.inbox.identity import digest16
+from tidegate.inbox.store import STORE_ERRORS
 from tidegate.inbox.tables import Tables
 
 H = 7
@@ -139,7 +142,7 @@ async def _until_done(db: Database, unit: Unit) -> list[Fault]:
             async with db.transaction() as conn:
                 await unit(conn)
             return faults
-        except (exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except STORE_ERRORS as error:
             faults.append(classify(error))
             if faults[-1] not in (Fault.DEPENDENCY, Fault.TRANSIENT):
                 raise
@@ -189,6 +192,40 @@ async def test_a_backend_that_is_killed_at_any_point_costs_an_attempt_and_repeat
     assert killed
     assert faults == [Fault.DEPENDENCY]
     assert await other.fetchval("SELECT count(*) FROM public.effects") == 1
+    assert db.in_use() == (0, 0)
+    await db.ping()
+
+
+@pytest.mark.parametrize("turns", range(5), ids=lambda turns: f"{turns} turns later")
+async def test_a_backend_that_said_why_it_ends_and_is_not_gone_yet_is_lost_too(
+    db: Database, t: Tables, migrated_url: str, turns: int
+) -> None:
+    """Its last words and the end of its connection are read in two turns of the loop, and a COPY may fall between.
+
+    The driver does not begin it then, and takes every later statement for one too many, the ROLLBACK first of all.
+
+    Case: B48
+    Parts: real (PostgreSQL)
+    Red when: inbox/database.py `_check_in` lets what the rollback raises take the place of what went wrong
+    """
+    killed: list[int] = []
+
+    async def unit(conn: AsyncConnection) -> None:
+        await claim.lock_generations(conn, t, [H])
+        if not killed:
+            killed.append(raw(conn).get_server_pid())
+            database.execute(migrated_url, f"SELECT pg_terminate_backend({killed[0]}, 5000)")  # the loop stands still
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        await raw(conn).copy_to_table(
+            t.claim_1.name,
+            schema_name=t.schema,
+            source=io.BytesIO(claim.copy_buffer(H, 0, [X])),
+            format="binary",
+            columns=["handler", "version", "event_id", "payload_hash8"],
+        )
+
+    assert await _until_done(db, unit) == [Fault.DEPENDENCY]
     assert db.in_use() == (0, 0)
     await db.ping()
 
