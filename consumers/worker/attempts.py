@@ -41,7 +41,6 @@ from ...inbox.event import Event
 from ...inbox.failure_rows import Verdict
 from ...inbox.faults import classify
 from ...inbox.meter import Meter
-from ...inbox.outcome import Dead
 from ...inbox.store import STORE_ERRORS
 from .completion import Fate
 from .dependencies import Dependencies
@@ -106,12 +105,28 @@ class Attempts:
             if settled is not None:
                 return settled
 
-    def dead_at_once(self, subject: Subject, error: Exception) -> Dead | None:
-        """What became of an event whose first attempt raised `error`, if that needs no wait, no question, no retry."""
+    def at_first_sight(self, subject: Subject, error: Exception) -> tuple[Decision, str | None]:
+        """What `error` leads to, and the dependency that has to answer before it does: an outage raises the same."""
         decision = decide(error, classify, subject.policy.rules, self._clock.now())
-        if not isinstance(decision, DeadNow) or may_be_an_outage(error, decision, classify):
-            return None
-        return dead_by(decision, error, subject.event.record)
+        return _behind_an_answer(error, decision)
+
+    def again(
+        self, subject: Subject, decision: Transient, error: Exception, state: RetryState
+    ) -> tuple[RetryState, float | Fate]:
+        """Count one more failure. A short wait is told in seconds; a long one is a row's, and one too many the end."""
+        state = state.failed(exception_type(error), self._clock.monotonic_s())
+        policy = subject.policy
+        delay_s = policy.retry.next_delay_s(state, self._clock.random(), decision.after_s)
+        if delay_s is None:
+            return state, dead_by(decision, error, subject.event.record)
+        self._meter.retried(subject.handler, 1)
+        report_retry(subject.event, subject.handler, subject.kind, error, state.attempts_total, delay_s, decision)
+        if delay_s <= policy.retry.in_place_max_s or policy.on_failure == "stop":
+            return state, delay_s
+        text = describe(error, (subject.event.key, subject.event.record.value))
+        verdict = Verdict(RETRY, text.message, text.type, text.stack_digest)
+        due = self._clock.now() + datetime.timedelta(seconds=delay_s)
+        return state, self._wait(verdict, due, state)
 
     async def _judge(
         self, subject: Subject, decision: Decision, error: Exception, state: RetryState
@@ -149,22 +164,12 @@ class Attempts:
     async def _again(
         self, subject: Subject, decision: Transient, error: Exception, state: RetryState
     ) -> tuple[RetryState, Settled[Any] | None]:
-        """A short wait is spent here, a long one in the queue, and one too many is the end."""
-        state = state.failed(exception_type(error), self._clock.monotonic_s())
-        policy = subject.policy
-        delay_s = policy.retry.next_delay_s(state, self._clock.random(), decision.after_s)
-        if delay_s is None:
-            dead = dead_by(decision, error, subject.event.record)
-            return state, Settled(state.attempts_total, fate=dead)
-        self._meter.retried(subject.handler, 1)
-        report_retry(subject.event, subject.handler, subject.kind, error, state.attempts_total, delay_s, decision)
-        if delay_s <= policy.retry.in_place_max_s or policy.on_failure == "stop":
-            await subject.rest(until_moment_s(delay_s, asyncio.get_running_loop().time()))
+        """A short wait is spent here."""
+        state, then = self.again(subject, decision, error, state)
+        if isinstance(then, int | float):
+            await subject.rest(until_moment_s(then, asyncio.get_running_loop().time()))
             return state, None
-        text = describe(error, (subject.event.key, subject.event.record.value))
-        verdict = Verdict(RETRY, text.message, text.type, text.stack_digest)
-        due = self._clock.now() + datetime.timedelta(seconds=delay_s)
-        return state, Settled(state.attempts_total, fate=self._wait(verdict, due, state))
+        return state, Settled(state.attempts_total, fate=then)
 
     def _wait(self, verdict: Verdict, due: datetime.datetime, state: RetryState) -> Later:
         """With all that the row has to tell whoever takes it up."""
@@ -180,12 +185,15 @@ class Attempts:
             raise fatal_by(decision, error, event.record)
         if isinstance(decision, Lost):
             raise OwnershipLost from error
-        if isinstance(decision, DependencyAway):
-            if await self._dependencies.answers(decision.name):
-                return Transient(because=decision.because, led_by=decision.led_by)
-            await self._dependencies.wait(decision.name)
-            return None
-        if may_be_an_outage(error, decision, classify) and not await self._dependencies.answers(DATABASE):
-            await self._dependencies.wait(DATABASE)
+        decision, asks = _behind_an_answer(error, decision)
+        if asks is not None and not await self._dependencies.answers(asks):
+            await self._dependencies.wait(asks)
             return None
         return decision
+
+
+def _behind_an_answer(error: Exception, decision: Decision) -> tuple[Decision, str | None]:
+    """What the decision is once a dependency answers, and which; None where none is asked."""
+    if isinstance(decision, DependencyAway):
+        return Transient(because=decision.because, led_by=decision.led_by), decision.name
+    return decision, DATABASE if may_be_an_outage(error, decision, classify) else None

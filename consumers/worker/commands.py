@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, final
 
@@ -47,18 +46,15 @@ from .completion import COMMAND_VERSION, Completion, Fate, conflict_fate
 from .concluding import SUCCESS, Conclusion, Ended, Finish
 from .dependencies import Dependencies
 from .effects import Effects
-from .first_attempts import FirstAttempt, FirstAttempts
+from .failed_attempts import FailedAttempts, Rested
+from .first_attempts import FirstAttempt, FirstAttempts, Spawn
 from .handling import HandlerContext, Mediator, NothingToDo
 from .parked_keys import Lane, ParkedKeys
 from .places import Places, Seat
 from .publishing import Encoder
 from .repeats import CONFLICT, REPEAT, Flight, InFlight, standing
-from .together import Together
 from .unwritten import Unwritten
 from .watching import Running
-
-Spawn = Callable[[Coroutine[Any, Any, None]], object]
-"""Runs a coroutine as a task whose error ends the worker."""
 
 
 class _Begun(NamedTuple):
@@ -66,16 +62,6 @@ class _Begun(NamedTuple):
 
     attempt: Attempt
     outcome: Returned[object] | Raised
-
-
-@dataclass(slots=True, eq=False)
-class _CameToGrief:
-    """A first attempt that raised, and has not been looked at yet; how many others came to a good end behind it."""
-
-    first: FirstAttempt
-    error: Exception
-    spawn: Spawn
-    fine_behind: int = 0
 
 
 def nobody_waits() -> None:
@@ -133,8 +119,7 @@ class CommandRunner:
         self._failed = failed
         self._running = running
         self._unwritten = Unwritten(completer.add, failed)
-        self._raised = Together(self._look_at_raised)
-        self._last_raised: dict[str, _CameToGrief] = {}
+        self._failures = FailedAttempts(self, attempts, dependencies, breakers, returned, failed)
         self.in_flight = InFlight()
 
     def make(self, bound: BoundCommand, item: LaneItem) -> object | NothingToDo | None:
@@ -188,16 +173,22 @@ class CommandRunner:
         key = (bound.handler_id, item.event.event_id)
         if made is None or holding is None or not self.in_flight.is_free(key) or not self._place(command).take():
             return False
-        attempt = Attempt(self._tools, bound, item, holding, 1)
-        flight = self.in_flight.enter_free(key)
-        reach(Point.BEFORE_HANDLER, command.name)
-        running = self._running.begin(command.name, item.event)
-        handling = self._mediator.first_attempt(command, HandlerContext(item.event, 1, attempt), made)
+        self._begin(Attempt(self._tools, bound, item, holding, 1), self.in_flight.enter_free(key), made, spawn)
+        return True
+
+    def _begin(
+        self, attempt: Attempt, flight: Flight, made: object, spawn: Spawn,
+        started_s: float | None = None, state: RetryState | None = None,
+    ) -> None:  # fmt: skip
+        """Run the handler in a task. It has its place."""
+        bound, event = attempt.bound, attempt.item.event
+        reach(Point.BEFORE_HANDLER, attempt.handler)
+        running = self._running.begin(attempt.handler, event)
+        handling = self._mediator.first_attempt(bound.command, HandlerContext(event, attempt.number, attempt), made)
         task = asyncio.get_running_loop().create_task(handling)
-        first = FirstAttempt(attempt, flight, task, time.perf_counter(), running)
+        first = FirstAttempt(attempt, flight, task, time.perf_counter(), running, started_s, state)
         self._under_way(bound, spawn).add(first)
         task.add_done_callback(partial(self._came_back, first, spawn))
-        return True
 
     def _under_way(self, bound: BoundCommand, spawn: Spawn) -> FirstAttempts:
         name, deadline_s = bound.command.name, bound.command.deadline_s
@@ -221,17 +212,12 @@ class CommandRunner:
         """Nearly always it is success and nothing else, and ends here."""
         attempt, outcome = first.attempt, first.attempt.leave(result_of(first.task))
         if isinstance(outcome, Raised):
-            raised = self._last_raised[attempt.handler] = _CameToGrief(first, outcome.error, spawn)
-            self._raised.add(raised)
+            self._failures.add(first, outcome.error, spawn)
             return
         if outcome.value is not None or attempt.opened is not None:
-            spawn(self._go_on(first, outcome))
+            spawn(self.go_on(first, outcome))
             return
-        name = attempt.handler
-        if (raised := self._last_raised.get(name)) is not None:  # the breaker is told in the order of what happened
-            raised.fine_behind += 1
-        else:
-            self.breakers.fine(name)
+        self._failures.fine(attempt.handler)
         ended = Ended(attempt.outgoing) if attempt.outgoing else SUCCESS
         completion = self._over(first, ended)
         if endings := attempt.on_their_way:
@@ -240,36 +226,42 @@ class CommandRunner:
             self._completer.add(completion)
 
     def _over(self, first: FirstAttempt, ended: Ended) -> Completion:
-        """It was the only attempt, and its place is free."""
+        """It was the last attempt, and its place is free."""
         attempt, name = first.attempt, first.attempt.handler
         self._places[name].give_back()
         self._returned(name, 1)
-        seconds = time.perf_counter() - first.began_s
-        return self._completion(attempt.bound, attempt.item, ended, seconds=seconds, landed=first.flight)
+        seconds = time.perf_counter() - first.started_s
+        return self._completion(
+            attempt.bound, attempt.item, ended, attempts=attempt.number, seconds=seconds, landed=first.flight
+        )
 
-    def _look_at_raised(self, raised: Sequence[_CameToGrief]) -> None:
-        """What these handlers raised, one behind the other."""
-        self._last_raised.clear()
-        try:
-            for one in raised:
-                if not self._died(one.first, one.error):
-                    one.spawn(self._go_on(one.first, Raised(one.error)))
-                if one.fine_behind:
-                    self.breakers.fine(one.first.attempt.handler, one.fine_behind)
-        except BaseException as error:  # as in `_came_back`
-            self._failed(error)
-            raise
+    # ----------------------------------------------------------------------------------------- what failed attempts ask
 
-    def _died(self, first: FirstAttempt, error: Exception) -> bool:
-        """Where no retry helps, nothing is open, and the breaker lets its letter be written, no task is needed."""
-        attempt, command = first.attempt, first.attempt.bound.command
-        if attempt.opened is not None or attempt.on_their_way or command.policy.on_failure == "stop":
+    def places(self, handler: str) -> Places:
+        """Those of a handler that runs."""
+        return self._places[handler]
+
+    def over(self, first: FirstAttempt, ended: Ended) -> None:
+        """It was the last attempt."""
+        self._completer.add(self._over(first, ended))
+
+    def begin_again(self, rested: Rested) -> bool:
+        """Begin its next attempt, at what the trigger makes anew. False: `go_on_later`."""
+        first = rested.first
+        bound, item = first.attempt.bound, first.attempt.item
+        holding = self._holdings.current(item.partition, item.epoch)
+        made = contained_call(bound.command.trigger, item.event)
+        if holding is None or isinstance(made, Raised) or made.value is None or not self._place(bound.command).take():
             return False
-        dead = self._attempts.dead_at_once(Subject(command.name, COMMAND, attempt.event, command.policy), error)
-        if dead is None or not self.breakers.admits_now(command.name):  # held back, it waits as all others do
-            return False
-        self._completer.add(self._over(first, Ended(fate=dead)))
+        attempt = Attempt(self._tools, bound, item, holding, rested.state.attempts_total + 1)
+        self._begin(attempt, first.flight, made.value, rested.spawn, first.started_s, rested.state)
         return True
+
+    async def go_on_later(self, rested: Rested) -> None:
+        """Its next attempt has to wait, or does not begin as it should."""
+        first = rested.first
+        bound, item = first.attempt.bound, first.attempt.item
+        await self._carry_through(bound, item, first.flight, first.started_s, state=rested.state)
 
     async def _past_deadline(self, first: FirstAttempt) -> None:
         """A handler did not come back in time."""
@@ -278,16 +270,17 @@ class CommandRunner:
             outcome = await past_deadline(first.task, attempt.bound.command.deadline_s, attempt)
         finally:
             self._running.end(first.running)
-        await self._go_on(first, attempt.leave(outcome))
+        await self.go_on(first, attempt.leave(outcome))
 
-    async def _go_on(self, first: FirstAttempt, outcome: Returned[object] | Raised) -> None:
-        """What a first attempt came to is more than plain success."""
+    async def go_on(self, first: FirstAttempt, outcome: Returned[object] | Raised) -> None:
+        """What the attempt came to is more than plain success."""
         bound, item = first.attempt.bound, first.attempt.item
-        await self._carry_through(bound, item, first.flight, first.began_s, begun=_Begun(first.attempt, outcome))
+        begun = _Begun(first.attempt, outcome)
+        await self._carry_through(bound, item, first.flight, first.started_s, begun=begun, state=first.state)
 
     async def call_off(self) -> None:
         """The worker stops: first attempts that are under way are cut off, once their calls are over."""
-        self._raised.drop()
+        self._failures.drop()
         await asyncio.gather(*(under_way.call_off() for under_way in self._first.values()))
 
     # --------------------------------------------------------------------------------------------- every other way
@@ -302,11 +295,11 @@ class CommandRunner:
 
     async def _carry_through(
         self, bound: BoundCommand, item: LaneItem, leave: Flight, started: float, *,
-        ask: bool = False, made: object | None = None, begun: _Begun | None = None,
+        ask: bool = False, made: object | None = None, begun: _Begun | None = None, state: RetryState | None = None,
     ) -> None:  # fmt: skip
         name = bound.command.name
         try:
-            ended, attempts = await self._until_admitted(bound, item, ask=ask, made=made, begun=begun)
+            ended, attempts = await self._until_admitted(bound, item, ask=ask, made=made, begun=begun, state=state)
         except OwnershipLost:
             leave()
             self._meter.lost(1)
@@ -320,8 +313,9 @@ class CommandRunner:
         self._completer.add(self._completion(bound, item, ended, attempts=attempts, seconds=seconds, landed=leave))
 
     async def _until_admitted(
-        self, bound: BoundCommand, item: LaneItem, *, ask: bool, made: object | None, begun: _Begun | None
-    ) -> tuple[Ended, int]:
+        self, bound: BoundCommand, item: LaneItem, *,
+        ask: bool, made: object | None, begun: _Begun | None, state: RetryState | None,
+    ) -> tuple[Ended, int]:  # fmt: skip
         """Its end, once the breaker on dead letters lets it be one: held back, it begins anew."""
         while True:
             known = await self._known(bound, item.event) if ask else None
@@ -329,14 +323,14 @@ class CommandRunner:
                 ended, attempts = known, 1
             else:
                 left = partial(self._returned, bound.command.name)
-                ended, attempts = await self._until_ended(bound, item, made=made, begun=begun, left=left)
+                ended, attempts = await self._until_ended(bound, item, made=made, state=state, begun=begun, left=left)
             if not isinstance(ended.fate, Dead) or ended.fate is REPEAT:
                 if ended.fate is None:  # told at once: behind a hundred in one group, their order would be lost
                     self.breakers.fine(bound.command.name)
                 return ended, attempts
             if await self.breakers.admits(bound.command.name):
                 return ended, attempts
-            begun = None
+            begun = state = None
 
     async def _known(self, bound: BoundCommand, event: Event[Any]) -> Ended | None:
         """What the inbox says of an id that was seen before; None where it is still to be handled."""

@@ -1,4 +1,4 @@
-"""First attempts of commands that are under way: one task for each, one timer for all of a command.
+"""Attempts of commands that are under way: one task for each, one timer for all of a command.
 
 Nearly every command ends at its first attempt, with its handler coming back and nothing else to be said. For that the
 handler's own task is all that is needed: who waits for it is a function, not another task. Whatever does not end so
@@ -12,27 +12,45 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias, final
 
 from ...dlq.guard import call_off
+from ...dlq.retry import RetryState
 from .attempt import Attempt
 from .repeats import Flight
+
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
+"""Runs a coroutine as a task whose error ends the worker."""
 
 
 @final
 class FirstAttempt:
-    """`task` runs the handler; `began_s` is of `time.perf_counter`. `given_up`: somebody else waits for it."""
+    """`task` runs the handler; `began_s` is of `time.perf_counter`. `given_up`: somebody else waits for it.
 
-    __slots__ = ("attempt", "began_s", "flight", "given_up", "running", "task")
+    Where it is not the event's first one after all, `state` tells of those before it, which began at `started_s`.
+    """
 
-    def __init__(self, attempt: Attempt, flight: Flight, task: asyncio.Task[Any], began_s: float, running: int) -> None:
+    __slots__ = ("attempt", "began_s", "flight", "given_up", "running", "started_s", "state", "task")
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        flight: Flight,
+        task: asyncio.Task[Any],
+        began_s: float,
+        running: int,
+        started_s: float | None = None,
+        state: RetryState | None = None,
+    ) -> None:
         self.attempt = attempt
         self.flight = flight
         self.task = task
         self.began_s = began_s
         self.running = running
         self.given_up = False
+        self.started_s = began_s if started_s is None else started_s
+        self.state = state
 
 
 @final

@@ -59,6 +59,35 @@ class Together(Generic[T]):
             self._look(waiting)
 
 
+@final
+class Rests(Generic[T]):
+    """`wake` gets all whose time is over: who waits for the same moment waits for one timer."""
+
+    def __init__(self, wake: Callable[[Sequence[T]], None]) -> None:
+        self._wake = wake
+        self._waiting: dict[float, tuple[asyncio.TimerHandle, list[T]]] = {}
+
+    def add(self, one: T, delay_s: float) -> None:
+        """Have it woken after `delay_s`, or a little later (`until_moment_s`)."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        at_s = round(now_s + until_moment_s(delay_s, now_s), 3)
+        found = self._waiting.get(at_s)
+        if found is None:
+            found = self._waiting[at_s] = (loop.call_at(at_s, self._ring, at_s), [])
+        found[1].append(one)
+
+    def drop(self) -> None:
+        """Nobody is woken any more."""
+        for timer, _ in self._waiting.values():
+            timer.cancel()
+        self._waiting.clear()
+
+    def _ring(self, at_s: float) -> None:
+        _, those = self._waiting.pop(at_s)
+        self._wake(those)
+
+
 def until_moment_s(delay_s: float, now_s: float) -> float:
     """How long to wait from `now_s` on, at least `delay_s`, so that many waits end at once.
 

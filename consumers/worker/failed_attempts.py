@@ -1,0 +1,197 @@
+"""What attempts raised, and what becomes of it without a task: dead at once, tried again soon, put into the queue.
+
+Nearly all that fail end so, and a task that waits for each would cost more than the attempt. Whatever needs more than
+a look (a rule that skips, a person, a call of which nobody knows, a breaker that holds back, a dependency that does not
+answer) goes on as a task, with what was raised in hand, and decides anew: nothing was counted or said of it here.
+
+Owned by the event loop. An event that waits for its next attempt holds its lane, and its id is in flight; it has left
+its place. What if the process stops meanwhile? Nothing of it is written, and it is read again. What if its partition
+is lost? Whoever takes it up again notices that, as anybody does who begins an attempt.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+from ...dlq.breakers import DeadBreakers
+from ...dlq.guard import Raised
+from ...dlq.outcomes import dead_by
+from ...dlq.reporting import COMMAND
+from ...dlq.retry import RetryState
+from ...dlq.rules import DeadNow, Decision, Transient
+from ...inbox.outcome import Dead
+from .attempts import Attempts, Subject
+from .completion import Fate
+from .concluding import Ended
+from .dependencies import Dependencies
+from .first_attempts import FirstAttempt, Spawn
+from .places import Places
+from .together import Rests, Together
+
+NEW: RetryState = RetryState()
+
+
+@dataclass(slots=True, eq=False)
+class FailedAttempt:
+    """One that has not been looked at yet; how many others came to a good end behind it."""
+
+    first: FirstAttempt
+    error: Exception
+    spawn: Spawn
+    fine_behind: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Rested:
+    """An event whose next attempt is due: it has no place. `first` is the attempt that failed."""
+
+    first: FirstAttempt
+    state: RetryState
+    spawn: Spawn
+
+
+class Runner(Protocol):
+    """Who runs attempts."""
+
+    def places(self, handler: str) -> Places:
+        """The places of a handler that runs."""
+        ...
+
+    def over(self, first: FirstAttempt, ended: Ended) -> None:
+        """That attempt was the last one, and leaves its place."""
+        ...
+
+    def begin_again(self, rested: Rested) -> bool:
+        """Begin the next attempt, if there is a place and nothing in the way."""
+        ...
+
+    def go_on(self, first: FirstAttempt, outcome: Raised) -> Coroutine[Any, Any, None]:
+        """Decide about the attempt, with time to wait."""
+        ...
+
+    def go_on_later(self, rested: Rested) -> Coroutine[Any, Any, None]:
+        """Make the next attempt, with time to wait for a place."""
+        ...
+
+
+@final
+class FailedAttempts:
+    """`returned(handler, n)` frees n places in the engine, -1 takes one again; `failed(error)` ends the worker."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        attempts: Attempts,
+        dependencies: Dependencies,
+        breakers: DeadBreakers,
+        returned: Callable[[str, int], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._runner = runner
+        self._attempts = attempts
+        self._dependencies = dependencies
+        self._breakers = breakers
+        self._returned = returned
+        self._failed = failed
+        self._together = Together(self._look)
+        self._rests: Rests[Rested] = Rests(self._wake)
+        self._last: dict[str, FailedAttempt] = {}
+
+    def add(self, first: FirstAttempt, error: Exception, spawn: Spawn) -> None:
+        """This attempt came back with an error, and still has its place."""
+        failed = self._last[first.attempt.handler] = FailedAttempt(first, error, spawn)
+        self._together.add(failed)
+
+    def fine(self, handler: str) -> None:
+        """An attempt came to a good end: the breaker is told in the order of what happened."""
+        if (failed := self._last.get(handler)) is not None:
+            failed.fine_behind += 1
+        else:
+            self._breakers.fine(handler)
+
+    def drop(self) -> None:
+        """The worker stops: whoever waits is read again."""
+        self._together.drop()
+        self._rests.drop()
+
+    def _look(self, those: Sequence[FailedAttempt]) -> None:
+        """One behind the other."""
+        self._last.clear()
+        asking: defaultdict[str, list[tuple[FailedAttempt, Decision]]] = defaultdict(list)
+        try:
+            for failed in those:
+                self._look_at(failed, asking)
+                if failed.fine_behind:
+                    self._breakers.fine(failed.first.attempt.handler, failed.fine_behind)
+            for dependency, waiting in asking.items():
+                waiting[0][0].spawn(self._ask(dependency, waiting))
+        except BaseException as error:  # in a function that the loop calls it would be logged, and all would wait
+            self._failed(error)
+            raise
+
+    def _look_at(self, failed: FailedAttempt, asking: defaultdict[str, list[tuple[FailedAttempt, Decision]]]) -> None:
+        attempt = failed.first.attempt
+        if attempt.opened is not None or attempt.on_their_way or attempt.bound.command.policy.on_failure == "stop":
+            self._go_on(failed)
+            return
+        decision, asks = self._attempts.at_first_sight(_subject(failed.first), failed.error)
+        if asks is not None and isinstance(decision, DeadNow | Transient):
+            asking[asks].append((failed, decision))
+        elif asks is not None or not self._settle(failed, decision):
+            self._go_on(failed)
+
+    async def _ask(self, dependency: str, those: Sequence[tuple[FailedAttempt, Decision]]) -> None:
+        """One question for all whose errors an outage raises too."""
+        answers = await self._dependencies.answers(dependency)
+        for failed, decision in those:
+            if not answers or not self._settle(failed, decision):
+                self._go_on(failed)
+
+    def _go_on(self, failed: FailedAttempt) -> None:
+        failed.spawn(self._runner.go_on(failed.first, Raised(failed.error)))
+
+    def _settle(self, failed: FailedAttempt, decision: Decision) -> bool:
+        """Do what the decision says. False: that takes a task."""
+        if isinstance(decision, DeadNow):
+            return self._end(failed.first, dead_by(decision, failed.error, failed.first.attempt.event.record))
+        return isinstance(decision, Transient) and self._again(failed, decision)
+
+    def _end(self, first: FirstAttempt, fate: Fate) -> bool:
+        if isinstance(fate, Dead) and not self._breakers.admits_now(first.attempt.handler):
+            return False  # held back, it waits as all others do
+        self._runner.over(first, Ended(fate=fate))
+        return True
+
+    def _again(self, failed: FailedAttempt, decision: Transient) -> bool:
+        first, handler = failed.first, failed.first.attempt.handler
+        places = self._runner.places(handler)
+        if not places.may_rest():
+            return False
+        state, then = self._attempts.again(_subject(first), decision, failed.error, first.state or NEW)
+        if not isinstance(then, int | float):
+            places.rested()
+            return self._end(first, then)
+        places.give_back()
+        self._returned(handler, 1)
+        self._rests.add(Rested(first, state, failed.spawn), then)
+        return True
+
+    def _wake(self, those: Sequence[Rested]) -> None:
+        try:
+            for rested in those:
+                handler = rested.first.attempt.handler
+                self._runner.places(handler).rested()
+                self._returned(handler, -1)
+                if not self._runner.begin_again(rested):
+                    rested.spawn(self._runner.go_on_later(rested))
+        except BaseException as error:  # as in `_look`
+            self._failed(error)
+            raise
+
+
+def _subject(first: FirstAttempt) -> Subject:
+    command = first.attempt.bound.command
+    return Subject(command.name, COMMAND, first.attempt.event, command.policy)
