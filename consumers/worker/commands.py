@@ -247,14 +247,19 @@ class CommandRunner:
 
     def begin_again(self, rested: Rested) -> bool:
         """Begin its next attempt, at what the trigger makes anew. False: `go_on_later`."""
-        first = rested.first
+        first, state = rested.first, rested.state
         bound, item = first.attempt.bound, first.attempt.item
         holding = self._holdings.current(item.partition, item.epoch)
-        made = contained_call(bound.command.trigger, item.event)
-        if holding is None or isinstance(made, Raised) or made.value is None or not self._place(bound.command).take():
+        if holding is None or not self._place(bound.command).take():
             return False
-        attempt = Attempt(self._tools, bound, item, holding, rested.state.attempts_total + 1)
-        self._begin(attempt, first.flight, made.value, rested.spawn, first.started_s, rested.state)
+        attempt = Attempt(self._tools, bound, item, holding, state.attempts_total + 1)
+        made = contained_call(bound.command.trigger, item.event)
+        if isinstance(made, Raised) or made.value is None:
+            outcome: Returned[object] | Raised = made if isinstance(made, Raised) else Returned[object](NothingToDo())
+            begun = _Begun(attempt, attempt.leave(outcome))
+            rested.spawn(self._carry_through(bound, item, first.flight, first.started_s, begun=begun, state=state))
+        else:
+            self._begin(attempt, first.flight, made.value, rested.spawn, first.started_s, state)
         return True
 
     async def go_on_later(self, rested: Rested) -> None:

@@ -71,7 +71,7 @@ class Rests(Generic[T]):
         """Have it woken after `delay_s`, or a little later (`until_moment_s`)."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        at_s = round(now_s + until_moment_s(delay_s, now_s), 3)
+        at_s = math.ceil(round((now_s + until_moment_s(delay_s, now_s)) * 1_000, 3)) / 1_000
         found = self._waiting.get(at_s)
         if found is None:
             found = self._waiting[at_s] = (loop.call_at(at_s, self._ring, at_s), [])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.consumers.worker import together
-from tidegate.consumers.worker.together import LONG_S, MOMENTS_S, Together, until_moment_s
+from tidegate.consumers.worker.together import LONG_S, MOMENTS_S, Rests, Together, until_moment_s
 
 
 class Looks:
@@ -48,6 +48,39 @@ async def test_what_is_dropped_is_never_looked_at(monkeypatch: pytest.MonkeyPatc
     asyncio.get_running_loop().call_later(2 * together.APART_S, rung.set)
     await rung.wait()
     assert looks.seen == [["a"]]
+
+
+async def test_who_waits_for_one_moment_is_woken_together_in_order_and_never_early() -> None:
+    loop = asyncio.get_running_loop()
+    woken: list[tuple[float, list[str]]] = []
+    all_there = asyncio.Event()
+
+    def wake(those: Sequence[str]) -> None:
+        woken.append((loop.time(), [*those]))
+        if sum(len(names) for _, names in woken) == 4:
+            all_there.set()
+
+    rests = Rests(wake)
+    began_s = loop.time()
+    rests.add("a", 0.11)
+    rests.add("soon", 0.01)
+    rests.add("b", 0.11)
+    rests.add("at once", 0.0)
+    await all_there.wait()
+    assert [names for _, names in woken] == [["at once"], ["soon"], ["a", "b"]]
+    for (at_s, _), delay_s in zip(woken, (0.0, 0.01, 0.11), strict=True):
+        assert at_s - began_s >= delay_s - 0.001, "as exact as the loop's clock"
+
+
+async def test_nobody_is_woken_who_was_dropped() -> None:
+    woken: list[str] = []
+    rests, passed = Rests[str](woken.extend), asyncio.Event()
+    rests.add("a", 0.01)
+    rests.add("b", 0.02)
+    rests.drop()
+    asyncio.get_running_loop().call_later(0.05, passed.set)
+    await passed.wait()
+    assert woken == []
 
 
 @given(delay_s=st.floats(0, 30), now_s=st.floats(0, 1e7))
