@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import json
 import logging
+import math
 import sys
 import threading
 import traceback
@@ -34,6 +34,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from ..dlq import failure_text
 from ..inbox.errors import TidegateError
+from ..inbox.json_text import json_text
 from .settings import Log
 
 NEVER: Final = frozenset({"payload", "value", "body", "password", "secret", "token", "parameters", "headers"})
@@ -41,6 +42,9 @@ NEVER: Final = frozenset({"payload", "value", "body", "password", "secret", "tok
 
 TEXT_MAX: Final = 500
 """Characters of one text field: a line stays readable, and a key of a megabyte does not become a line of a megabyte."""
+
+INT_BITS_MAX: Final = 1_024
+"""Of a whole number: three hundred digits. Python refuses to write one of more than 4,300."""
 
 WRITTEN: Final = "_written"
 """Set on records of lines that stand on the stream already."""
@@ -231,11 +235,18 @@ def _guard(_logger: WrappedLogger, _name: str, entry: EventDict) -> EventDict:
 
 
 def _plain(value: object) -> object:
+    """NaN and infinity, which JSON has not, are None."""
     match value:
-        case None | bool() | int() | float():
+        case None | bool():
             return value
+        case int():
+            bits = value.bit_length()
+            return value if bits <= INT_BITS_MAX else f"<int of {bits} bits>"
+        case float():
+            return value if math.isfinite(value) else None
         case str():
-            return value if len(value) <= TEXT_MAX else value[:TEXT_MAX] + "…"
+            text = value[:TEXT_MAX]  # of a text of a kind of its own a plain one
+            return text if len(value) <= TEXT_MAX else text + "…"
         case bytes():
             return f"<{len(value)} bytes>"
         case list() | tuple() | set() | frozenset():
@@ -259,10 +270,6 @@ def _renderer(as_console: bool, out: TextIO) -> Processor:
     return renamed
 
 
-_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
-"""Made once: `json.dumps` would make one for each line."""
-
-
 def _json(_logger: WrappedLogger, _name: str, entry: EventDict) -> str:
-    """What `_guard` leaves is plain."""
-    return _encode(entry)
+    """Always a line, and valid JSON: `_guard` leaves what `json_text` takes. NaN and infinity are null."""
+    return json_text(entry)

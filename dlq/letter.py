@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from typing import Any, Final, NamedTuple, final
 
 from ..inbox.event import Headers, Record
 from ..inbox.identity import outbox_id16
+from ..inbox.json_text import json_text
 from .foreign import LetterFormat, foreign_fields
 from .letter_headers import (
     FORMAT_VERSION,
@@ -245,7 +245,6 @@ _WRITES: Final = tuple((row.field, row.write) for row in LETTER_HEADERS)
 _NAMES: Final = {row.field: row.name for row in LETTER_HEADERS}
 _SHARED: Final = tuple((SHARE_GROUP_PREFIX + suffix, field) for suffix, field in SHARE_GROUP_HEADERS)
 _values_of: Final = attrgetter(*_NAMES)
-_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _texts_of(letter: Letter) -> dict[str, str]:
@@ -262,7 +261,7 @@ def own_headers(headers: Headers) -> Headers:
 def _derived(letter: Letter, texts: Mapping[str, str]) -> list[tuple[str, str]]:
     return [
         (VERSION, str(FORMAT_VERSION)),
-        (REPLAY, _json(_instruction(letter, texts))),
+        (REPLAY, json_text(_instruction(letter, texts))),
         (REPLAY_COMMAND, replay_command(texts["dead_letter_id"], texts.get("tenant"))),
         (RUNBOOK, runbook_of(texts.get("reason"))),
     ]

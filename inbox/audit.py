@@ -7,7 +7,6 @@ raised.
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .columns import NAME_CHARS_MAX
 from .failure_rows import indexed_text
+from .json_text import json_text
 from .safe_text import Detail, safe_details, safe_text
 from .tables import Tables
 
@@ -73,7 +73,7 @@ async def write_many(conn: AsyncConnection, t: Tables, lines: Sequence[AuditLine
     """Lock order 7: add lines in their order, in one statement."""
     if not lines:
         return
-    rows = [{**_values(line), "details": json.dumps(safe_details(line.details))} for line in lines]
+    rows = [{**_values(line), "details": json_text(safe_details(line.details))} for line in lines]
     await conn.execute(t.sql(_WRITE_MANY), {name: [row[name] for row in rows] for name in rows[0]})
 
 

@@ -12,7 +12,6 @@ all the same: no fence stops a caller that froze between check and send. Its row
 from __future__ import annotations
 
 import datetime
-import json
 import operator
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -30,6 +29,7 @@ from .effect_rules import Effect, rule_name
 from .effect_states import EffectAct, EffectState, Resolution, sources
 from .errors import OwnershipLost
 from .failure_rows import indexed_text
+from .json_text import json_text
 from .safe_text import safe_text
 from .tables import Tables
 
@@ -139,7 +139,7 @@ async def intend(statement: Statement, intents: Sequence[Intent]) -> list[Made |
         correlation = operation if correlation_id == operation_id else indexed_text(correlation_id)
         texts += (no, operation, correlation, key, offset)
         ids += (identity, fingerprint, attempt_id, event_id)
-    (row,) = await statement.fetch(_JSON.encode(kinds), _JSON.encode(texts), b"".join(ids), NO_EVENT)
+    (row,) = await statement.fetch(json_text(kinds), json_text(texts), b"".join(ids), NO_EVENT)
     numbers, attempts, now = row
     made: dict[bytes, int] = dict(zip(_ids_in(attempts), numbers or (), strict=True))
     seconds = {call.effect.deadline_s for call, _ in intents}
@@ -154,8 +154,6 @@ def _ids_in(packed: bytes | None) -> list[bytes]:
     """Ids of 16 bytes that came back as one string; None where none did."""
     return [] if packed is None else [packed[at : at + 16] for at in range(0, len(packed), 16)]
 
-
-_JSON: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
 NO_EVENT: Final = b"\0" * 16
 """Stands for no event while a group is on its way: no digest is that."""
@@ -216,7 +214,7 @@ async def end(statement: Statement, endings: Sequence[Ending]) -> list[bool]:
     for effect_id, attempt_id, state, result, external_id, error, _ in sorted(endings, key=_effect_id):
         texts += (effect_id, state, result, external_id, error)
         ids.append(attempt_id)
-    ((packed,),) = await statement.fetch(_JSON.encode(texts), b"".join(ids))
+    ((packed,),) = await statement.fetch(json_text(texts), b"".join(ids))
     written = set(_ids_in(packed))
     return [ending.attempt_id in written for ending in endings]
 

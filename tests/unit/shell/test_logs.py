@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import io
 import json
 import logging
 import threading
+import uuid
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any, Self, final
 
 import pytest
 import structlog
@@ -18,6 +20,7 @@ from tidegate.consumers.settings import Log
 from tidegate.inbox.errors import TransientError
 from tidegate.inbox.event import Event, Record
 from tidegate.inbox.log_fields import event_fields
+from tidegate.inbox.outcome import FinalStatus
 
 
 @pytest.fixture
@@ -220,6 +223,84 @@ def test_a_console_shows_the_same_without_json() -> None:
         structlog.reset_defaults()
     assert "failed" in out.getvalue()
     assert "4111" not in out.getvalue()
+
+
+@final
+class Shout(str):
+    """A text of a kind of its own, which prints another one."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "4111"
+
+
+class Share(float):
+    """A number of a kind of its own."""
+
+
+class Word(str, enum.Enum):  # noqa: UP042 - one whose value is not the text
+    """A text that holds more than it says."""
+
+    SAID = "said", "4111"
+
+    def __new__(cls, text: str, _hidden: str) -> Self:
+        self = str.__new__(cls, text)
+        self._value_ = _hidden
+        return self
+
+
+class Colour(enum.Enum):
+    """A name."""
+
+    RED = 1
+
+
+class Level(enum.IntEnum):
+    """A number with a name."""
+
+    HIGH = 3
+
+
+def nested(levels: int) -> list[Any]:
+    """A list in a list in a list."""
+    inner: list[Any] = []
+    for _ in range(levels):
+        inner = [inner]
+    return inner
+
+
+ODD: dict[str, tuple[object, object]] = {
+    "not ASCII": ("é \U0001f600", "é \U0001f600"),
+    "a lone surrogate": ("a\ud800b é", "a\ud800b é"),
+    "a number of more than 64 bits": (2**64, 2**64),
+    "a number below 64 bits": (-(2**63) - 1, -(2**63) - 1),
+    "a number that Python will not write": (1 << 20_000, "<int of 20001 bits>"),
+    "NaN": (float("nan"), None),
+    "infinity": ([float("-inf"), 0.5], [None, 0.5]),
+    "NaN beside a lone surrogate": ([float("nan"), 2**64, "\udfff"], [None, 2**64, "\udfff"]),
+    "nested": ({"a": [{"b": (1, {2})}, None, True]}, {"a": [{"b": [1, [2]]}, None, True]}),
+    "keys that are no text": ({1: "x", None: {2.5: "y"}}, {"1": "x", "None": {"2.5": "y"}}),
+    "three hundred levels": (nested(300), nested(300)),
+    "a text of a kind of its own": (Shout("said"), "said"),
+    "words and numbers of an enum": ([FinalStatus.FAILED, Level.HIGH], ["failed", 3]),
+    "a number of a kind of its own": (Share(0.5), 0.5),
+    "a word whose value is another one": (Word.SAID, "said"),
+    "an enum": (Colour.RED, "<Colour>"),
+    "a UUID": (uuid.UUID(int=7), "<UUID>"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_whatever_is_said_is_one_line_of_valid_json_in_utf8(stream: io.StringIO, what: str) -> None:
+    given, told = ODD[what]
+    structlog.get_logger().info("x", before="é", odd=given, behind=1)
+    written = stream.getvalue()
+    assert written.encode().count(b"\n") == 1
+    line = json.loads(written, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert line["odd"] == told
+    assert (line["before"], line["behind"]) == ("é", 1)
+    assert '"before":"é"' in written  # text stays readable, also beside what has to be escaped
 
 
 def test_a_long_text_is_cut(stream: io.StringIO) -> None:
