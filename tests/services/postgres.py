@@ -8,8 +8,9 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, final
 
 import asyncpg
@@ -33,19 +34,24 @@ SETTINGS: Final = {
 NOT_DURABLE: Final = {"fsync": "off", "full_page_writes": "off"}
 """Tests kill workers, never the machine; benchmarks ask for the real thing."""
 
+AS_THEY_ARE: Final[Mapping[str, str]] = MappingProxyType({})
+
 
 @contextlib.contextmanager
-def running(*, durable: bool = False) -> Generator[str]:
-    """A server, given as a superuser's `postgresql://` URL. `durable` keeps fsync on, for benchmarks."""
+def running(*, durable: bool = False, settings: Mapping[str, str] = AS_THEY_ARE) -> Generator[str]:
+    """A server, given as a superuser's `postgresql://` URL. `durable` keeps fsync on, for benchmarks.
+
+    `settings` besides ours, for a server that is started here: one that is given keeps its own.
+    """
     if given := os.environ.get("TIDEGATE_TEST_POSTGRES"):
         yield given
         return
-    settings = SETTINGS if durable else SETTINGS | NOT_DURABLE
-    with _container(settings) as url:
+    all_settings = {**SETTINGS, **({} if durable else NOT_DURABLE), **settings}
+    with _container(all_settings) as url:
         if url is not None:
             yield url
             return
-    with _local(settings) as url:
+    with _local(all_settings) as url:
         yield url
 
 
