@@ -2,7 +2,7 @@
 
 The rows are written once, straight into the tables of one of two databases, as events of 1,000 keys whose first one
 waits for a retry that is not due yet. Both sides take turns, each round under another consumer's name, in which the
-database has handled nothing yet. The rate is counted from when a quarter of the events ended: what the start costs is
+database has handled nothing yet. The rate is counted between a quarter and 95 % of the ends: what the start costs is
 told by `start_s`, and what was decoded while the worker still read about the million is not to count for it. The
 million is vacuumed and analysed, and each round begins behind a checkpoint: elsewhere it has stood for a while.
 `make bench BENCH=parked ARGS="--parked 1000000 --events 100000 --rounds 5"`
