@@ -16,18 +16,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, LiteralString
 
-from .arrays import Typed
 from .checkpoint import Move, moved_by
 from .completions import HELD, MOVED, held_by
+from .dead_packed import GIVEN, DeadRow, NotPackableError, packed
 from .event import Partition
 from .failing import READ, FailingIds
-from .failure import COLUMNS, TYPED, seqs_of, values_of
+from .failure import seqs_of
 from .failure_rows import NewFailure
 from .lanes import Asked, Places
 from .outbox import NewOutgoing
-from .outcome import FailureState
 from .quick import Statements
-from .record_bytes import encode_headers
 from .tables import Tables
 
 Dead = tuple[NewFailure, NewOutgoing]
@@ -48,21 +46,15 @@ async def put(
     moves: Sequence[Move],
 ) -> None:
     """Put rows of different events, with their letters, and move the checkpoints. Raises NotAsExpectedError."""
-    assert all(row.state is FailureState.DEAD and not row.waits for row, _ in dead), "these would hold their lanes"
     rows = [row for row, _ in dead]
     places = await _lock(statements, t, consumer, epochs, known, rows)
-    values = [
-        (*values_of(row, seq), letter.id, letter.topic, letter.key, letter.payload, encode_headers(letter.headers))
-        for (row, letter), seq in zip(dead, seqs_of(rows, places), strict=True)
-    ]
+    try:
+        given = packed([DeadRow(*pair, seq) for pair, seq in zip(dead, seqs_of(rows, places), strict=True)])
+    except NotPackableError:
+        raise NotAsExpectedError from None
     ((put_n, moved_n),) = await statements.fetch(
         t.sql(_PUT),
-        {
-            **{name: list(column) for name, column in zip(_NAMES, zip(*values, strict=True), strict=True)},
-            **moved_by(moves),
-            "consumer": consumer,
-            "asked": len(dead),
-        },
+        {**given, **moved_by(moves), "consumer": consumer, "asked": len(dead)},
     )
     if (put_n, moved_n) != (len(dead), len(moves)):
         raise NotAsExpectedError
@@ -71,8 +63,7 @@ async def put(
 async def ready(statements: Statements, t: Tables) -> None:
     """Have both statements planned, by putting nothing for nobody."""
     await statements.fetch(t.sql(_LOCK), _locking(t, "", {}, FailingIds(), []))
-    nothing: dict[str, list[object]] = {name: [] for name in _NAMES}
-    await statements.fetch(t.sql(_PUT), {**nothing, **moved_by([]), "consumer": "", "asked": 0})
+    await statements.fetch(t.sql(_PUT), {**packed([]), **moved_by([]), "consumer": "", "asked": 0})
 
 
 async def _lock(
@@ -132,21 +123,19 @@ _LOCK: Final[LiteralString] = "".join(
     )
 )
 
-_LETTER: Final[tuple[Typed, ...]] = (
-    *(("letter_id", "bytea"), ("letter_topic", "text"), ("letter_key", "bytea"), ("letter_payload", "bytea")),
-    ("letter_headers", "bytea"),
-)
-_NAMES: Final = (*COLUMNS, *[name for name, _ in _LETTER])
-_ROW: Final[LiteralString] = ", ".join([name for name, _ in TYPED])
-_GIVEN: Final[LiteralString] = ", ".join([name for name, _ in (*TYPED, *_LETTER)])
-_ARRAYS: Final[LiteralString] = ", ".join([f"CAST(:{name} AS {type_}[])" for name, type_ in (*TYPED, *_LETTER)])
+_ROW: Final[LiteralString] = """origin, handler, version, topic, incarnation, partition, record_offset, home_topic,
+    home_partition, event_id, payload_hash8, lane, alone, seq, state, reason, message, exception_type, stack_digest,
+    attempts, first_failed_at, last_failed_at, id_text, type, tenant, brand, correlation_id, operation_id, schema_id,
+    key, value, headers, timestamp_ms, timestamp_type, replay_count"""
+"""All but what only rows of other kinds have."""
+
 _POSITION: Final[LiteralString] = "handler, version, topic, incarnation, partition, record_offset"
 
 _PUT: Final[LiteralString] = "".join(
     (
-        f"""
-    WITH given AS MATERIALIZED (
-      SELECT * FROM unnest({_ARRAYS}) WITH ORDINALITY g ({_GIVEN}, nth)),
+        "WITH",
+        GIVEN,
+        f""",
     free AS MATERIALIZED (
       SELECT NOT EXISTS (
              SELECT FROM given g

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, LiteralString
 
 import pytest
 
 from tests.support.locks import until_blocked
 from tidegate.dlq.burial import Burial, Buried, letters_of
+from tidegate.dlq.letter import LETTER_BYTES_MIN
 from tidegate.inbox import checkpoint, claim, dead_rows, failure, fence, outbox
 from tidegate.inbox.checkpoint import Move
 from tidegate.inbox.clock import ManualClock
@@ -121,6 +122,39 @@ async def test_what_is_written_is_what_the_long_way_writes(desk: Desk) -> None:
         await desk.put_the_long_way(dead(*numbers))
     assert quick == await desk.written()
     assert [len(rows) for rows in quick] == [13, 13, 3]
+
+
+async def test_what_a_letter_left_out_is_left_out_of_the_outbox_alone(desk: Desk) -> None:
+    """A value that is too large for the topic; a key beside it; the same text as the id or another one."""
+    limited = Burial(CONSUMER, ManualClock(1_735_689_600.0), {f"{TOPIC}.{CONSUMER}.dlq": LETTER_BYTES_MIN})
+    verdict = Verdict(Reason.UNDECODABLE, "no", "ValueError", "0123456789abcdef")
+    records = [Record(TOPIC, 0, n, b"k" * length, b"v" * LETTER_BYTES_MIN) for n, length in ((1, 1), (2, 0))]
+    rows: list[Dead] = [
+        *[limited.reject(Place(H, 0, 0), record, verdict) for record in records],
+        *[limited.bury(Place(H, 0, 0), "charge", _correlated(event(n)), verdict, attempts=n) for n in (4, 5)],
+        *dead(6),
+    ]
+    await desk.put(rows)
+    quick = await desk.written()
+    await desk.read(
+        "WITH f AS (DELETE FROM {failure}), o AS (DELETE FROM {outbox}) DELETE FROM {parked_key} RETURNING 1"
+    )
+    await desk.put_the_long_way(rows)
+    assert quick == await desk.written()
+    assert await desk.read("SELECT count(*) FROM {outbox} WHERE payload IS NULL AND key IS NOT NULL") == [(2,)]
+
+
+async def test_a_letter_of_another_value_goes_the_long_way(desk: Desk) -> None:
+    ((row, letter),) = dead(0)
+    with pytest.raises(NotAsExpectedError):
+        await desk.put([*dead(2), (row, replace(letter, payload=b"other"))])
+    assert await desk.is_empty()
+
+
+def _correlated(event: Event[str]) -> Event[str]:
+    headers = (*event.headers, ("correlation-id", b"request-7"))
+    record = Record(event.topic, event.partition, event.offset, event.key, event.record.value, headers)
+    return Event("v", record, event_id=event.event_id, id_text=event.id_text, payload_hash=-event.payload_hash)
 
 
 async def test_its_checkpoints_are_moved(desk: Desk) -> None:
