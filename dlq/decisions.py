@@ -1,7 +1,8 @@
 """What an exception can lead to, as values: the ends of the walk in `rules.py`. No IO; time is an argument.
 
 Every decision says why in plain words (`because`) and which rule or line of the tables led to it (`led_by`), for logs,
-letters and `tidegate explain`. Two decisions are equal when the same is to be done.
+letters and `tidegate explain`. Two decisions are equal when the same is to be done. Nobody changes one; they are not
+frozen, because that makes them five times as slow to make, and each failure makes some.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .deadline import DeadlineError as DeadlineError
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class LedBy:
     """What decided: `line` names it, `rule` is its place among the handler's rules and the app's (0: no rule did)."""
 
@@ -31,7 +32,7 @@ NOBODY: Final = LedBy()
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Transient:
     """The world is bad right now: counted, tried again by the policy.
 
@@ -46,7 +47,7 @@ class Transient:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class DependencyAway:
     """Nobody's attempt counts: whoever uses the dependency pauses until its own health check passes."""
 
@@ -56,7 +57,7 @@ class DependencyAway:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Fatal:
     """The process leaves, offsets unadvanced."""
 
@@ -65,7 +66,7 @@ class Fatal:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Lost:
     """The partition is somebody else's: the work is dropped and counted, nothing is written."""
 
@@ -74,7 +75,7 @@ class Lost:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class DeadNow:
     """No retry helps."""
 
@@ -84,7 +85,7 @@ class DeadNow:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SkipNow:
     """A rule says that there is nothing to do: claimed as skipped, counted and logged. No table leads here."""
 
@@ -93,7 +94,7 @@ class SkipNow:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class ReviewNow:
     """Nobody can know what happened: the event waits for a person. `effect_id`: the call that is not known."""
 
@@ -103,7 +104,7 @@ class ReviewNow:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Postponed:
     """Another attempt's call may be under way: look again at `due` (the database's clock), no attempt counts."""
 

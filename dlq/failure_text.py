@@ -46,9 +46,12 @@ _SHORTENED = "…"
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FailureText:
-    """What may be told about one exception: its class with module, a safe message, a hash of where it was raised."""
+    """What may be told about one exception: its class with module, a safe message, a hash of where it was raised.
+
+    Nobody changes one; it is not frozen, because that makes it five times as slow to make.
+    """
 
     type: str
     message: str

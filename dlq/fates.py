@@ -25,7 +25,7 @@ BEHIND: Final = Verdict("behind", "an earlier event of its key waits")
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Later:
     """It is tried again at `due`; `class_attempts` of its attempts ended with the present class of exception.
 
@@ -41,7 +41,7 @@ class Later:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class ForReview:
     """A person decides."""
 

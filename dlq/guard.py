@@ -29,7 +29,7 @@ class Returned(NamedTuple, Generic[T]):
     value: T
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Raised:
     """The function raised this. `timed_out`: we cut it off at its deadline."""
 

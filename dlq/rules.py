@@ -115,7 +115,7 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Walk:
     """One walk: what it asks, and what it found for the members of groups, which both rounds want to know."""
 

@@ -22,12 +22,12 @@ Kind = Literal["letter", "publish"]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class NewOutgoing:
     """A record to be sent.
 
     Whoever holds the fence of `home` for `consumer` relays it; both are None for the rows of web requests, which one
-    leased relay sends.
+    leased relay sends. Nobody changes one; it is not frozen, because that makes it three times as slow to make.
     """
 
     id: bytes

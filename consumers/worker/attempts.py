@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settled(Generic[T]):
     """How the attempts ended: with a `value`, or with a `fate`, or as `skipped` for this reason."""
 
@@ -62,7 +62,7 @@ class Settled(Generic[T]):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Subject:
     """Whose attempts these are."""
 
