@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +21,7 @@ from typing import Any, Protocol, cast, final
 
 from ..inbox.event import Record
 from ..inbox.outcome import Dead, Reason
-from .deadline import DeadlineError, frame_of
+from .deadline import DeadlineError
 from .guard import Raised, contained_call
 
 TYPE_CHARS_MAX = 200
@@ -97,7 +96,8 @@ def exception_type(exc: BaseException) -> str:
 
 
 CLASSES_MAX = 1_000
-"""Exception classes about which what never changes is remembered: more than an application has."""
+"""Exception classes, and ways to where one was raised, of which is remembered what never changes: more than an
+application has."""
 
 
 @lru_cache(CLASSES_MAX)
@@ -126,12 +126,23 @@ def safe_text(text: str, payload: Sequence[bytes | None] = ()) -> str:
 
 def stack_digest(exc: BaseException) -> str:
     """Sixteen hex digits, equal for failures raised (or cut off) along the same frames; "" without any."""
-    walked = zip(range(FRAMES_MAX), traceback.walk_tb(exc.__traceback__), strict=False)
-    raised_at = [frame_of(frame, line) for _, (frame, line) in walked]
-    frames = exc.stood_at if isinstance(exc, DeadlineError) else raised_at
+    if isinstance(exc, DeadlineError):
+        return _digest_of(exc.stood_at)
+    frames: list[tuple[str, str, int]] = []
+    link = exc.__traceback__
+    while link is not None and len(frames) < FRAMES_MAX:
+        frame = link.tb_frame
+        frames.append((str(frame.f_globals.get("__name__", "?")), frame.f_code.co_qualname, link.tb_lineno))
+        link = link.tb_next
+    return _digest_of(tuple(frames))
+
+
+@lru_cache(CLASSES_MAX)
+def _digest_of(frames: tuple[tuple[str, str, int], ...]) -> str:
+    """Of modules, functions and lines: what fails a thousand times fails along the same few ways."""
     if not frames:
         return ""
-    told = "\n".join(f"{frame.module}:{frame.function}:{frame.line}" for frame in frames)
+    told = "\n".join([f"{module}:{function}:{line}" for module, function, line in frames])
     return hashlib.blake2b(told.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
 
 
