@@ -227,8 +227,11 @@ def _of_event(
     **more: Any,
 ) -> NewFailure:
     record = event.record
-    own_lane = position_id16(record.topic, place.incarnation, record.partition, record.offset)
     lane_key = None if alone else record.key
+    if lane_key is None:
+        lane = position_id16(record.topic, place.incarnation, record.partition, record.offset)
+    else:
+        lane = key_hash16(lane_key)
     return NewFailure(
         handler=place.handler_id,
         version=place.version,
@@ -238,7 +241,7 @@ def _of_event(
         record_offset=record.offset,
         event_id=event.event_id,
         payload_hash8=event.payload_hash,
-        lane=own_lane if lane_key is None else key_hash16(lane_key),
+        lane=lane,
         lane_key=lane_key,
         state=state,
         verdict=verdict,
