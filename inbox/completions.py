@@ -59,7 +59,7 @@ async def complete(
 ) -> Written:
     """Claim and move for the partitions of `epochs`. `failing` tells of each handler from where on rows are news."""
     (row,) = await statements.fetch(
-        t.sql(_COMPLETE),
+        t.sql(COMPLETE),
         {
             **held_by(consumer, epochs),
             "key": t.generation_lock,
@@ -108,36 +108,49 @@ _HASH: Final = struct.Struct(">q")
 
 HELD: Final[LiteralString] = """
     held AS MATERIALIZED (
-      SELECT f.partition
-        FROM unnest(CAST(:fence_topics AS text[]), CAST(:fence_partitions AS int[]), CAST(:epochs AS bigint[]))
-             u (topic, partition, epoch)
-        JOIN {fence} f ON f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition
-                        AND f.epoch = u.epoch
-       WHERE f.wanted IS NULL ORDER BY f.topic, f.partition FOR KEY SHARE OF f),
+      SELECT u.partition
+        FROM (SELECT * FROM unnest(CAST(:fence_topics AS text[]), CAST(:fence_partitions AS int[]),
+                                   CAST(:epochs AS bigint[])) w (topic, partition, epoch)
+               ORDER BY topic, partition OFFSET 0) u
+       CROSS JOIN LATERAL
+             (SELECT true FROM {fence} f
+               WHERE f.consumer = :consumer AND f.topic = u.topic AND f.partition = u.partition AND f.epoch = u.epoch
+                 AND f.wanted IS NULL LIMIT 1 FOR KEY SHARE) f),
     ours AS MATERIALIZED (SELECT count(*) = cardinality(CAST(:epochs AS bigint[])) AS ours FROM held)
 """
-"""Lock order 1, in a longer statement: whether all partitions of `epochs` are `ours`."""
+"""Lock order 1, in a longer statement: whether all partitions of `epochs` are `ours`.
+
+One look-up for each, in their order, whatever the planner thinks of the table: as a plain join it might be planned as
+a scan of all that a consumer has, once and for all (`quick.PLANS`).
+"""
 
 MOVED: Final[LiteralString] = """
     mine AS MATERIALIZED (
-      SELECT c.handler, c.version, c.topic, c.partition, m.new
+      SELECT c.place, m.new
         FROM counted
-       CROSS JOIN unnest(CAST(:movers AS bigint[]), CAST(:versions AS int[]), CAST(:topics AS text[]),
-                         CAST(:partitions AS int[]), CAST(:olds AS bigint[]), CAST(:news AS bigint[]))
-                  m (handler, version, topic, partition, old, new)
-        JOIN {checkpoint} c USING (handler, version, topic, partition)
-       WHERE c.next_offset = m.old AND counted.n = CAST(:asked AS bigint)
-       ORDER BY handler, version, topic, partition FOR NO KEY UPDATE OF c),
+       CROSS JOIN (SELECT * FROM unnest(CAST(:movers AS bigint[]), CAST(:versions AS int[]), CAST(:topics AS text[]),
+                                        CAST(:partitions AS int[]), CAST(:olds AS bigint[]), CAST(:news AS bigint[]))
+                                 w (handler, version, topic, partition, old, new)
+                    ORDER BY handler, version, topic, partition OFFSET 0) m
+       CROSS JOIN LATERAL
+             (SELECT c.ctid AS place FROM {checkpoint} c
+               WHERE counted.n = CAST(:asked AS bigint) AND c.handler = m.handler AND c.version = m.version
+                 AND c.topic = m.topic AND c.partition = m.partition AND c.next_offset = m.old AND c.held IS NULL
+               LIMIT 1 FOR NO KEY UPDATE) c),
     moved AS (
-      UPDATE {checkpoint} c SET next_offset = m.new FROM mine m
-       WHERE c.handler = m.handler AND c.version = m.version AND c.topic = m.topic AND c.partition = m.partition
+      UPDATE {checkpoint} c SET next_offset = (SELECT m.new FROM mine m WHERE m.place = c.ctid)
+       WHERE c.ctid = ANY (ARRAY (SELECT m.place FROM mine m))
       RETURNING 1)
 """
-"""Lock order 8, in a longer statement: the moves, where what stands before `counted` as many as were `asked`."""
+"""Lock order 8, in a longer statement: the moves, where what stands before `counted` as many as were `asked`. Looked up
+as in `HELD`; the count stands inside of the look-up, so that nothing is locked before it is known. What is locked stays
+where it is: the row's own place is what the update goes by. A row that somebody changed since the statement began is
+not seen there, and not moved.
+"""
 
 # Of the transactions that were open at the read, those from its cursor on are behind it too: a group that read the
 # filter and then put rows would have each of them looked through twice, and half as many would be too many.
-_COMPLETE: Final[LiteralString] = "".join(
+COMPLETE: Final[LiteralString] = "".join(
     (
         """
     WITH given AS MATERIALIZED (

@@ -53,7 +53,7 @@ async def put(
     except NotPackableError:
         raise NotAsExpectedError from None
     ((put_n, moved_n),) = await statements.fetch(
-        t.sql(_PUT),
+        t.sql(PUT),
         {**given, **moved_by(moves), "consumer": consumer, "asked": len(dead)},
     )
     if (put_n, moved_n) != (len(dead), len(moves)):
@@ -62,8 +62,8 @@ async def put(
 
 async def ready(statements: Statements, t: Tables) -> None:
     """Have both statements planned, by putting nothing for nobody."""
-    await statements.fetch(t.sql(_LOCK), _locking(t, "", {}, FailingIds(), []))
-    await statements.fetch(t.sql(_PUT), {**packed([]), **moved_by([]), "consumer": "", "asked": 0})
+    await statements.fetch(t.sql(LOCK), _locking(t, "", {}, FailingIds(), []))
+    await statements.fetch(t.sql(PUT), {**packed([]), **moved_by([]), "consumer": "", "asked": 0})
 
 
 async def _lock(
@@ -77,7 +77,7 @@ async def _lock(
     """Steps 1 to 3, and a look for what was put since the filters were read."""
     asked, question = Asked.by(rows), known.question({row.handler for row in rows})
     parameters = {**_locking(t, consumer, epochs, known, rows), **question.parameters()}
-    read = await statements.fetch(t.sql(_LOCK), parameters)
+    read = await statements.fetch(t.sql(LOCK), parameters)
     filters = known.take(question, [tuple(row)[_OURS:] for row in read])
     ours, handlers, topics, hashes, nexts = tuple(read[0])[:_OURS]
     if not ours:
@@ -96,9 +96,9 @@ def _locking(
 
 
 _OURS: Final = 5
-"""Columns of `_LOCK` before those of `READ`."""
+"""Columns of `LOCK` before those of `READ`."""
 
-_LOCK: Final[LiteralString] = "".join(
+LOCK: Final[LiteralString] = "".join(
     (
         "WITH",
         HELD,
@@ -131,7 +131,7 @@ _ROW: Final[LiteralString] = """origin, handler, version, topic, incarnation, pa
 
 _POSITION: Final[LiteralString] = "handler, version, topic, incarnation, partition, record_offset"
 
-_PUT: Final[LiteralString] = "".join(
+PUT: Final[LiteralString] = "".join(
     (
         "WITH",
         GIVEN,

@@ -87,10 +87,11 @@ def intend_sql(t: Tables) -> str:
                tenant text, brand text, consumer text, origin_topic text, origin_partition int, topic text,
                partition int, epoch bigint)),
         held AS (
-          SELECT s.no FROM shared s
-            JOIN {fence} f ON f.consumer = s.consumer AND f.topic = s.topic AND f.partition = s.partition
-                          AND f.epoch = s.epoch
-           WHERE f.wanted IS NULL ORDER BY f.consumer, f.topic, f.partition FOR KEY SHARE OF f),
+          SELECT s.no FROM (SELECT * FROM shared ORDER BY consumer, topic, partition OFFSET 0) s
+           CROSS JOIN LATERAL
+                 (SELECT true FROM {fence} f
+                   WHERE f.consumer = s.consumer AND f.topic = s.topic AND f.partition = s.partition
+                     AND f.epoch = s.epoch AND f.wanted IS NULL LIMIT 1 FOR KEY SHARE) f),
         asked AS (
           SELECT ($2->>(5 * i))::int AS no, $2->>(5 * i + 1) AS operation_id, $2->>(5 * i + 2) AS correlation_id,
                  $2->>(5 * i + 3) AS key, ($2->>(5 * i + 4))::bigint AS origin_offset,

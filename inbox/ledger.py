@@ -18,7 +18,6 @@ import itertools
 import os
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, Final, Protocol, final
 
 import structlog
@@ -35,25 +34,13 @@ from .effects import Driver, Ending, Intent, Made, Statement
 from .faults import Fault, classify
 from .grouping import Grouped
 from .points import Writes, reach
+from .quick import PLANS
 from .store import STORE_ERRORS, Store
 
 log = structlog.get_logger("tidegate.events")
 
 ENDING_AGAIN_S: Final = (0.05, 0.2, 1.0)
 """After how long an ending is sent again: at once where a connection broke, each second while the database is away."""
-
-PLANS: Final = MappingProxyType(
-    {
-        "plan_cache_mode": "force_generic_plan",
-        "enable_seqscan": "off",
-        "enable_hashjoin": "off",
-        "enable_mergejoin": "off",
-        "enable_bitmapscan": "off",
-    }
-)
-"""Planned once for a connection, by keys only: planning each group anew takes as long as writing twenty rows, and a
-plan that was made while the table was small must not scan it when it is large.
-"""
 
 SPACING_S: Final = 0.0005
 """Between two groups: what comes in one turn of the loop goes together. Longer waits were measured from one to four

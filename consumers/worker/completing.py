@@ -141,12 +141,13 @@ class Completer:
 
     async def _flush_dead(self, members: list[Completion]) -> list[Completion]:
         """Write those that are dead and hold nobody; gives back all that is left to be written."""
-        async with self._lock:
-            group = await self._dead.write(members)
-        if group is None:
-            return members
-        self._report(group)
-        return _but(members, group)
+        while True:
+            async with self._lock:
+                group = await self._dead.write(members)
+            if group is None:
+                return members
+            self._report(group)
+            members = _but(members, group)
 
     async def _flush(self, members: list[Completion]) -> None:
         """Write the group; wait for a database that is away; split a group that holds bad data."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import final
+from itertools import islice
+from typing import Final, final
 
 import structlog
 
@@ -29,6 +30,9 @@ from .group import Group, Progress
 from .repeats import REPEAT
 
 log = structlog.get_logger(__name__)
+
+ROWS_MAX: Final = 100
+"""Rows of one group: its letters find their rows by looking at each of them, and more gain nothing."""
 
 
 @final
@@ -53,7 +57,7 @@ class DeadGroups:
 
     async def write(self, members: list[Completion]) -> Group | None:
         """Those of these that could be written; None where none could."""
-        group = self._group(_dying(members))
+        group = self._group(dict(islice(_dying(members).items(), ROWS_MAX)))
         if group is None:
             return None
         dead = self._dead(group)
