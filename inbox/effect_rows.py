@@ -21,6 +21,7 @@ from .effect_rules import Asked, Effect
 from .effect_states import EffectState, Resolution
 from .event import Event, Partition
 from .identity import digest16, event_id16, length_prefixed
+from .json_text import flat_json
 
 NOT_TOLD: Final = b"\0" * 16
 """The fingerprint of a request that nobody told: it contradicts nothing."""
@@ -199,8 +200,9 @@ def result_text(result: Any, bytes_max: int) -> str | None:
     if result is None:
         return None
     try:
-        text = _RESULTS.encode(result)
-        size = len(text.encode())
+        flat = flat_json(result)
+        text = _RESULTS.encode(result) if flat is None else flat.decode()
+        size = len(text.encode()) if flat is None else len(flat)
     except (TypeError, ValueError, RecursionError) as error:
         raise ResultRefused(
             f"the result is not JSON ({type(error).__name__}): give dicts with text as keys, lists, text, numbers,"
