@@ -24,7 +24,7 @@ import math
 import sys
 import threading
 import traceback
-from collections.abc import Generator, Iterable, Mapping, MutableMapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, TextIO, cast, final
@@ -65,9 +65,10 @@ def configure(log: Log, stream: TextIO | None = None) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _exceptions(log.exception_messages),
-        _guard,
+        _finish,
     ]
-    renderer = _renderer(as_console, out)
+    console = structlog.dev.ConsoleRenderer(event_key="message", colors=out.isatty())
+    renderer: Processor = console if as_console else _json
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
@@ -221,17 +222,28 @@ def _error_of(given: object) -> BaseException | None:
     return sys.exception() if given else None
 
 
-def _guard(_logger: WrappedLogger, _name: str, entry: EventDict) -> EventDict:
+def _finish(_logger: WrappedLogger, _name: str, entry: EventDict) -> EventDict:
     """Drop what must never be logged, and reduce the rest to plain values: an object could print its payload."""
     record = entry.pop("_record", None)
-    clean: MutableMapping[str, Any] = {
-        name: value if value.__class__ is str and len(value) <= TEXT_MAX else _plain(value)
-        for name, value in entry.items()
-        if name.lower() not in NEVER
-    }
+    timestamp, level, message = entry.pop("timestamp"), entry.pop("level"), _as_it_is(entry.pop("event"))
+    line: EventDict = {"timestamp": timestamp, "level": level, "message": message}
+    for name, value in entry.items():
+        if name.lower() not in NEVER:
+            line[name] = _as_it_is(value)
     if record is not None:
-        clean["_record"] = record
-    return clean
+        line["_record"] = record
+    return line
+
+
+def _as_it_is(value: Any) -> Any:
+    """Most are short texts and small numbers."""
+    kind = value.__class__
+    if (kind is str and len(value) <= TEXT_MAX) or (kind is int and -_SMALL < value < _SMALL):
+        return value
+    return _plain(value)
+
+
+_SMALL: Final = 2**63
 
 
 def _plain(value: object) -> object:
@@ -260,16 +272,6 @@ def _plain(value: object) -> object:
             return f"<{type(value).__name__}>"
 
 
-def _renderer(as_console: bool, out: TextIO) -> Processor:
-    render: Processor = structlog.dev.ConsoleRenderer(event_key="message", colors=out.isatty()) if as_console else _json
-
-    def renamed(logger: WrappedLogger, name: str, entry: EventDict) -> Any:
-        first = {"timestamp": entry.pop("timestamp"), "level": entry.pop("level"), "message": entry.pop("event")}
-        return render(logger, name, {**first, **entry})
-
-    return renamed
-
-
 def _json(_logger: WrappedLogger, _name: str, entry: EventDict) -> str:
-    """Always a line, and valid JSON: `_guard` leaves what `json_text` takes. NaN and infinity are null."""
+    """Always a line, and valid JSON: `_finish` leaves what `json_text` takes. NaN and infinity are null."""
     return json_text(entry)

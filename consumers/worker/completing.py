@@ -133,11 +133,10 @@ class Completer:
     async def _flush_plain(self, members: list[Completion]) -> list[Completion]:
         """Write those that went well and send nothing; gives back all that is left to be written."""
         async with self._lock:
-            group = await self._plain.write(members)
-        if group is None:
-            return members
-        self._tell(group)
-        return _but(members, group)
+            group, left = await self._plain.write(members)
+        if group is not None:
+            self._tell(group)
+        return left
 
     async def _flush_dead(self, members: list[Completion]) -> list[Completion]:
         """Write those that are dead and hold nobody; gives back all that is left to be written."""

@@ -41,25 +41,27 @@ class PlainGroups:
         self._holdings = holdings
         self._progress = progress
 
-    async def write(self, members: list[Completion]) -> Group | None:
-        """What could be written of these; None where nothing could."""
-        claims = self._plain(members)
-        if not claims:
-            return None
-        group = self._group(list(claims.values()))
+    async def write(self, members: list[Completion]) -> tuple[Group | None, list[Completion]]:
+        """What could be written of these, None where nothing could, and all that is left."""
+        claims, left = self._plain(members)
+        group = self._group(list(claims.values())) if claims else None
         if group is None or not self._is_told(group):
-            return None
+            return None, members
         group.plan_moves(self._progress)
         try:
             written = await self._write(group, claims)
         except STORE_ERRORS as error:  # the other way meets the same trouble, and knows what to do
             if classify(error) in (Fault.DATA, Fault.PROGRAM):
                 log.warning("plain_group_refused", error=type(error).__name__)
-            return None
+            return None, members
         if written.new is None and written.moved:
-            return group
-        mine = [member for key, member in claims.items() if written.new is None or key in written.new]
-        return self._group(mine) if mine else None
+            return group, left
+        new = claims.keys() if written.new is None else written.new
+        mine = [member for key, member in claims.items() if key in new]
+        group = self._group(mine) if mine else None
+        if group is None:
+            return None, members
+        return group, left + [member for key, member in claims.items() if key not in new]
 
     async def ready(self) -> None:
         """Connect, and have the statement planned, so that no group waits for that; else the first one does."""
@@ -67,17 +69,21 @@ class PlainGroups:
             async with self._quick_store.single(None) as statements:
                 await completions.complete(statements, self._store.tables, self._consumer, {}, [], [], [])
 
-    def _plain(self, members: list[Completion]) -> dict[ClaimKey, Completion]:
-        """By their claims: those that nothing is known against, one of each."""
+    def _plain(self, members: list[Completion]) -> tuple[dict[ClaimKey, Completion], list[Completion]]:
+        """By their claims: those that nothing is known against, one of each; and the others."""
         claims: dict[ClaimKey, Completion] = {}
+        left: list[Completion] = []
         for member in members:
             if member.fate is None and not member.claimed and not member.outgoing:
-                claims.setdefault(ClaimKey(member.handler_id, COMMAND_VERSION, member.item.event.event_id), member)
+                key = ClaimKey(member.handler_id, COMMAND_VERSION, member.item.event.event_id)
+                if claims.setdefault(key, member) is member:
+                    continue
+            left.append(member)
         for handler_id in {member.handler_id for member in claims.values()}:
             ids = [key.event_id for key in claims if key.handler_id == handler_id]
-            for event_id in self._store.failing.suspects(handler_id, ids):
-                del claims[ClaimKey(handler_id, COMMAND_VERSION, event_id)]
-        return claims
+            suspects = self._store.failing.suspects(handler_id, ids)
+            left += [claims.pop(ClaimKey(handler_id, COMMAND_VERSION, event_id)) for event_id in suspects]
+        return claims, left
 
     def _is_told(self, group: Group) -> bool:
         """Whether the filters have caught up: until then, and where too much fails, each id has to be looked up."""
