@@ -44,7 +44,7 @@ def main() -> None:
     """Start the parts, measure, report."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--events", type=int, default=600_000)
-    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--rounds", type=int, default=5)
     given = arguments.parse_args()
     with (
         kafka.running() as bootstrap,
