@@ -229,7 +229,7 @@ def _finish(_logger: WrappedLogger, _name: str, entry: EventDict) -> EventDict:
     line: EventDict = {"timestamp": timestamp, "level": level, "message": message}
     for name, value in entry.items():
         if name.lower() not in NEVER:
-            line[name] = _as_it_is(value)
+            line[name] = value if value.__class__ is str and len(value) <= TEXT_MAX else _as_it_is(value)
     if record is not None:
         line["_record"] = record
     return line

@@ -81,8 +81,11 @@ def intend_sql(t: Tables) -> str:
     was made comes back in one row: numbers, attempts' ids in the same order, and the time behind all of it.
     """
     return t.sql("""
-        WITH shared AS (
-          SELECT * FROM jsonb_to_recordset($1::jsonb)
+        WITH shared AS MATERIALIZED (
+          SELECT s.*, (SELECT r.until_offset FROM {restored} r
+                        WHERE r.consumer = s.consumer AND r.topic = s.origin_topic
+                          AND r.partition = s.origin_partition) AS restored_below
+            FROM jsonb_to_recordset($1::jsonb)
             s (no int, scope text, owner text, name text, rule text, provider text, deadline_s float8, due_s float8,
                tenant text, brand text, consumer text, origin_topic text, origin_partition int, topic text,
                partition int, epoch bigint)),
@@ -109,9 +112,7 @@ def intend_sql(t: Tables) -> str:
                  s.tenant, s.brand, a.correlation_id
             FROM asked a JOIN shared s ON s.no = a.no
            WHERE (s.epoch IS NULL OR s.no IN (SELECT no FROM held))
-             AND NOT EXISTS (SELECT FROM {restored} r
-                              WHERE r.consumer = s.consumer AND r.topic = s.origin_topic
-                                AND r.partition = s.origin_partition AND a.origin_offset < r.until_offset)
+             AND (a.origin_offset < s.restored_below) IS NOT TRUE
            ORDER BY a.identity
           ON CONFLICT (identity) DO NOTHING RETURNING id, attempt_id)
         SELECT array_agg(id), string_agg(attempt_id, ''::bytea), clock_timestamp() FROM made

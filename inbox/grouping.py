@@ -66,9 +66,13 @@ class Grouped(Generic[Ask, Answer]):
         try:
             return await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._left(ask, future.result())
+            self.leave(ask, future)
             raise
+
+    def leave(self, ask: Ask, future: asyncio.Future[Answer]) -> None:
+        """Whoever waited was cancelled: an answer that has come already is `unclaimed`."""
+        if future.done() and not future.cancelled() and future.exception() is None:
+            self._left(ask, future.result())
 
     async def settle(self, patience_s: float) -> None:
         """Wait until nothing is under way, at most `patience_s`; then whatever waits is given up."""

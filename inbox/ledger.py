@@ -168,8 +168,9 @@ class Ledger:
         asked_s = self.monotonic_s()
         attempt_id = self._new_attempt()
         intent = Intent(call, attempt_id)
+        asked = self._intents.enqueue(intent)
         try:
-            made = await self._intents.put(intent)
+            made = await asked
             if made is not None:
                 found = Begun(made, attempt_id, call.key, 1, asked_s + call.effect.deadline_s)
             else:
@@ -178,6 +179,7 @@ class Ledger:
             self._withdrawn.add(intent.attempt_id)
             raise as_ours(error) from error
         except asyncio.CancelledError:
+            self._intents.leave(intent, asked)
             self._withdrawn.add(intent.attempt_id)
             raise
         if type(found) is Begun:
