@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from ...dlq.breakers import DeadBreakers
 from ...dlq.guard import Raised
@@ -31,7 +31,8 @@ from .first_attempts import FirstAttempt, Spawn
 from .places import Places
 from .together import Rests, Together
 
-NEW: RetryState = RetryState()
+NEW: Final = RetryState()
+"""Of an event that has not failed before."""
 
 
 @dataclass(slots=True, eq=False)
