@@ -56,10 +56,15 @@ async def complete(
     failing: Sequence[ReadUpTo],
     claims: Sequence[NewClaim],
     moves: Sequence[Move],
+    *,
+    optimistic: bool = False,
 ) -> Written:
-    """Claim and move for the partitions of `epochs`. `failing` tells of each handler from where on rows are news."""
+    """Claim and move for the partitions of `epochs`. `failing` tells of each handler from where on rows are news.
+
+    `optimistic`: an id that was claimed before is a unique violation, and nothing is written (`optimism`).
+    """
     (row,) = await statements.fetch(
-        t.sql(COMPLETE),
+        t.sql(COMPLETE_NEW if optimistic else COMPLETE),
         {
             **held_by(consumer, epochs),
             "key": t.generation_lock,
@@ -150,7 +155,7 @@ not seen there, and not moved.
 
 # Of the transactions that were open at the read, those from its cursor on are behind it too: a group that read the
 # filter and then put rows would have each of them looked through twice, and half as many would be too many.
-COMPLETE: Final[LiteralString] = "".join(
+_COMPLETE: Final[LiteralString] = "".join(
     (
         """
     WITH given AS MATERIALIZED (
@@ -195,7 +200,7 @@ COMPLETE: Final[LiteralString] = "".join(
       SELECT c.handler, c.version, c.event_id, c.payload_hash8
         FROM free CROSS JOIN given c
        WHERE free.free ORDER BY c.handler, c.version, c.event_id
-      ON CONFLICT DO NOTHING RETURNING handler, version, event_id),
+      <known> RETURNING handler, version, event_id),
     counted AS MATERIALIZED (SELECT count(*) AS n FROM claimed),
     """,
         MOVED,
@@ -208,3 +213,6 @@ COMPLETE: Final[LiteralString] = "".join(
 """,
     )
 )
+
+COMPLETE: Final[LiteralString] = _COMPLETE.replace("<known>", "ON CONFLICT DO NOTHING")
+COMPLETE_NEW: Final[LiteralString] = _COMPLETE.replace("<known>", "")

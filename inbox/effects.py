@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime
 import operator
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, LiteralString, NamedTuple, TypeAlias
 
 import asyncpg
 import sqlalchemy as sa
@@ -73,14 +73,20 @@ class Ending(NamedTuple):
 # ------------------------------------------------------------------------------------------------- grouped statements
 
 
-def intend_sql(t: Tables) -> str:
+def intend_sql(t: Tables, *, optimistic: bool) -> str:
     """Write many intents, each under its fence: one statement, one commit. Parameters by `intend`.
 
     A row that stands already, one whose fence is not ours, and one below the bound of a restored database are left
     out; ordered, so that two groups never wait for each other crosswise. What many intents share is sent once, and what
     was made comes back in one row: numbers, attempts' ids in the same order, and the time behind all of it.
+
+    `optimistic`: a row that stands already is a unique violation, and nothing is written (`optimism`).
     """
-    return t.sql("""
+    known: LiteralString = "" if optimistic else "ON CONFLICT (identity) DO NOTHING"
+    return t.sql(_INTEND.replace("<known>", known)).text
+
+
+_INTEND: Final[LiteralString] = """
         WITH shared AS MATERIALIZED (
           SELECT s.*, (SELECT r.until_offset FROM {restored} r
                         WHERE r.consumer = s.consumer AND r.topic = s.origin_topic
@@ -114,9 +120,9 @@ def intend_sql(t: Tables) -> str:
            WHERE (s.epoch IS NULL OR s.no IN (SELECT no FROM held))
              AND (a.origin_offset < s.restored_below) IS NOT TRUE
            ORDER BY a.identity
-          ON CONFLICT (identity) DO NOTHING RETURNING id, attempt_id)
+          <known> RETURNING id, attempt_id)
         SELECT array_agg(id), string_agg(attempt_id, ''::bytea), clock_timestamp() FROM made
-    """).text
+"""
 
 
 async def intend(statement: Statement, intents: Sequence[Intent]) -> list[Made | None]:

@@ -33,6 +33,7 @@ from .effect_states import EffectState
 from .effects import Driver, Ending, Intent, Made, Statement
 from .faults import Fault, classify
 from .grouping import Grouped
+from .optimism import Optimism
 from .points import Writes, reach
 from .quick import PLANS
 from .store import STORE_ERRORS, Store
@@ -96,8 +97,10 @@ class Ledger:
         self._gate: ProviderGate = gate if gate is not None else OpenGate()
         self._clock = clock if clock is not None else SystemClock()
         self.monotonic_s = self._clock.monotonic_s
-        self._intent_line = Line(store, effects.intend_sql(store.tables))
-        self._ending_line = Line(store, effects.end_sql(store.tables))
+        self._intent_line, self._ending_line = Line(store), Line(store)
+        self._intend_sql = {new: effects.intend_sql(store.tables, optimistic=new) for new in (True, False)}
+        self._end_sql = effects.end_sql(store.tables)
+        self._optimism = Optimism(self.monotonic_s)
         self._intents: Grouped[Intent, Made | None] = Grouped(self._intend, self._never_called, lambda _: SPACING_S)
         self._endings: Grouped[tuple[Call, Ending], None] = Grouped(self._end, spacing_s=self._endings_spacing_s)
         self._under_way = 0
@@ -144,8 +147,8 @@ class Ledger:
     async def ready(self) -> None:
         """Connect, and have the statements planned, so that no call waits for that; else the first one does."""
         with suppress(*STORE_ERRORS):
-            await effects.intend(await self._intent_line.statement(), [])
-            await effects.end(await self._ending_line.statement(), [])
+            await effects.intend(await self._intent_line.statement(self._intend_sql[True]), [])
+            await effects.end(await self._ending_line.statement(self._end_sql), [])
 
     async def close(self, patience_s: float = CLOSE_S) -> None:
         """Endings on their way are written; what cannot be within `patience_s` leaves its effect open."""
@@ -191,18 +194,22 @@ class Ledger:
         return self._mark + next(self._attempts).to_bytes(6, "big")
 
     async def _intend(self, intents: Sequence[Intent]) -> Sequence[Made | None]:
-        """One group. A lost answer is asked for once more: the second one waits for the first, whose rows are ours."""
+        """One group."""
         effect = intents[0].call.effect.name
         reach(Writes.INTENT.before, effect)
+        made = await self._optimism.write(lambda optimistic: self._write(intents, self._intend_sql[optimistic]))
+        reach(Writes.INTENT.after, effect)
+        return made
+
+    async def _write(self, intents: Sequence[Intent], sql: str) -> Sequence[Made | None]:
+        """A lost answer is asked for once more: the second one waits for the first, whose rows are ours."""
         try:
-            made = await effects.intend(await self._intent_line.statement(), intents)
+            return await effects.intend(await self._intent_line.statement(sql), intents)
         except STORE_ERRORS as error:
             if classify(error) is not Fault.DEPENDENCY:
                 raise
             await self._intent_line.drop()
-            made = await effects.intend(await self._intent_line.statement(), intents)
-        reach(Writes.INTENT.after, effect)
-        return made
+            return await effects.intend(await self._intent_line.statement(sql), intents)
 
     def _never_called(self, intent: Intent, made: Made | None) -> None:
         """Whoever asked for it was cancelled meanwhile: its row says that nothing was sent."""
@@ -236,7 +243,7 @@ class Ledger:
         tries = 0
         while True:
             try:
-                statement = await self._ending_line.statement()
+                statement = await self._ending_line.statement(self._end_sql)
                 written = await effects.end(statement, [ending for _, ending in members])
                 await self._testify([member for member, done in zip(members, written, strict=True) if not done])
                 break
@@ -284,27 +291,27 @@ def _without_result(call: Call, ending: Ending, why: str) -> tuple[Call, Ending]
 
 @final
 class Line:
-    """A statement on a connection of its own, outside the pools: made when it is needed, and anew after it broke."""
+    """A connection of its own, outside the pools: made when it is needed, and anew after it broke."""
 
-    def __init__(self, store: Store, sql: str) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._sql = sql
         self._driver: Driver | None = None
-        self._statement: Statement | None = None
+        self._statements: dict[str, Statement] = {}
         self._making = asyncio.Lock()
 
-    async def statement(self) -> Statement:
+    async def statement(self, sql: str) -> Statement:
         """The statement, prepared."""
         async with self._making:
             if self._driver is None or self._driver.is_closed():
-                self._statement = None
+                self._statements = {}
                 self._driver = await self._store.database.connection(**PLANS)
-            if self._statement is None:
-                self._statement = await self._driver.prepare(self._sql)
-            return self._statement
+            found = self._statements.get(sql)
+            if found is None:
+                found = self._statements[sql] = await self._driver.prepare(sql)
+            return found
 
     async def drop(self) -> None:
         """Close it."""
-        driver, self._driver, self._statement = self._driver, None, None
+        driver, self._driver, self._statements = self._driver, None, {}
         if driver is not None:
             driver.terminate()

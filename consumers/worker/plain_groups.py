@@ -19,6 +19,7 @@ from ...inbox.completions import NewClaim, Written
 from ...inbox.event import Partition
 from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holdings
+from ...inbox.optimism import Optimism
 from ...inbox.points import Point, Writes, reach
 from ...inbox.quick import QuickStore
 from ...inbox.store import STORE_ERRORS, Store
@@ -40,6 +41,7 @@ class PlainGroups:
         self._consumer = consumer
         self._holdings = holdings
         self._progress = progress
+        self._optimism = Optimism()
 
     async def write(self, members: list[Completion]) -> tuple[Group | None, list[Completion]]:
         """What could be written of these, None where nothing could, and all that is left."""
@@ -67,7 +69,9 @@ class PlainGroups:
         """Connect, and have the statement planned, so that no group waits for that; else the first one does."""
         with suppress(*STORE_ERRORS):
             async with self._quick_store.single(None) as statements:
-                await completions.complete(statements, self._store.tables, self._consumer, {}, [], [], [])
+                await completions.complete(
+                    statements, self._store.tables, self._consumer, {}, [], [], [], optimistic=True
+                )
 
     def _plain(self, members: list[Completion]) -> tuple[dict[ClaimKey, Completion], list[Completion]]:
         """By their claims: those that nothing is known against, one of each; and the others."""
@@ -110,9 +114,14 @@ class PlainGroups:
         fences = {partition: holding.fence_epoch for partition, holding in group.holdings.items()}
         failing = self._store.failing.read_up_to({share.handler_id for share in group.done})
         new = [NewClaim(key, member.item.event.payload_hash) for key, member in claims.items()]
-        async with self._quick_store.single(Writes.GROUP) as statements:
-            written = await completions.complete(
-                statements, self._store.tables, self._consumer, fences, failing, new, group.moves
-            )
-            reach(Point.CLAIMED, group.members[0].track)
-        return written
+
+        async def write(optimistic: bool) -> Written:
+            async with self._quick_store.single(Writes.GROUP) as statements:
+                written = await completions.complete(
+                    statements, self._store.tables, self._consumer, fences, failing, new, group.moves,
+                    optimistic=optimistic,
+                )  # fmt: skip
+                reach(Point.CLAIMED, group.members[0].track)
+            return written
+
+        return await self._optimism.write(write)

@@ -74,6 +74,16 @@ async def test_groups_of_the_same_operations_never_deadlock(store: Store, servic
     assert set(service.requests.values()) == {1}
 
 
+async def test_one_that_is_known_never_harms_its_neighbours(store: Store, ledger: Ledger, service: Provider) -> None:
+    """Until then all are taken to be new, and behind it none is."""
+    known = await do(ledger, keyed(deadline_s=5), service, "op-3")
+    for first in (0, 8):
+        doing = [do(ledger, keyed(deadline_s=5), service, f"op-{n}") for n in (3, *range(first, first + 8))]
+        assert (await asyncio.gather(*doing, return_exceptions=True))[0] == known
+    assert service.requests == {f"op-{n}": 1 for n in range(16)}
+    assert await count(store) == 16
+
+
 async def test_one_bad_intent_never_harms_its_neighbours(
     store: Store, ledger: Ledger, service: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

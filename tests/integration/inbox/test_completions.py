@@ -69,10 +69,11 @@ class Desk:
     epochs: dict[Partition, int]
     known: FailingIds
 
-    async def complete(self, wanted: list[NewClaim], *moves: Move) -> Written:
+    async def complete(self, wanted: list[NewClaim], *moves: Move, optimistic: bool = False) -> Written:
+        failing = self.known.read_up_to([H])
         async with self.store.single(Writes.GROUP) as statements:
             return await complete(
-                statements, self.t, CONSUMER, self.epochs, self.known.read_up_to([H]), wanted, list(moves)
+                statements, self.t, CONSUMER, self.epochs, failing, wanted, list(moves), optimistic=optimistic
             )
 
     async def points(self) -> list[int]:
@@ -93,8 +94,10 @@ async def desk(db: Database, t: Tables, quick_store: QuickStore, epochs: dict[Pa
     return Desk(db, t, quick_store, epochs, known)
 
 
-async def test_a_group_is_claimed_and_its_checkpoints_are_moved(desk: Desk) -> None:
-    assert await desk.complete(claims(0, 50), move(P0, 10, 40), move(P1, 10, 30)) == Written(None, moved=True)
+@pytest.mark.parametrize("optimistic", [True, False])
+async def test_a_group_is_claimed_and_its_checkpoints_are_moved(desk: Desk, optimistic: bool) -> None:
+    written = await desk.complete(claims(0, 50), move(P0, 10, 40), move(P1, 10, 30), optimistic=optimistic)
+    assert written == Written(None, moved=True)
     assert await desk.points() == [40, 30]
     assert await desk.claimed(claims(0, 50)) == 50
 
@@ -104,8 +107,9 @@ async def test_a_group_without_a_move_is_claimed(desk: Desk) -> None:
     assert await desk.claimed(claims(0, 5)) == 5
 
 
+@pytest.mark.parametrize("optimistic", [True, False])
 @pytest.mark.parametrize("lost", ["epoch", "wanted", "never"])
-async def test_nothing_is_written_unless_every_partition_is_ours(desk: Desk, lost: str) -> None:
+async def test_nothing_is_written_unless_every_partition_is_ours(desk: Desk, lost: str, optimistic: bool) -> None:
     match lost:
         case "epoch":
             await fence.take_over(desk.db, desk.t, CONSUMER, P1, "other", 5.0)
@@ -114,9 +118,19 @@ async def test_nothing_is_written_unless_every_partition_is_ours(desk: Desk, los
                 await fence.want(conn, desk.t, CONSUMER, P1, "other")
         case _:
             desk.epochs[Partition(TOPIC, 2)] = 1
-    assert await desk.complete(claims(0, 5), move(P0, 10, 40)) == Written(frozenset(), moved=False)
+    written = await desk.complete(claims(0, 5), move(P0, 10, 40), optimistic=optimistic)
+    assert written == Written(frozenset(), moved=False)
     assert await desk.points() == [10, 10]
     assert await desk.claimed(claims(0, 5)) == 0
+
+
+async def test_a_group_that_is_taken_for_new_is_written_as_a_whole_or_not_at_all(desk: Desk) -> None:
+    await desk.complete(claims(3, 4))
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await desk.complete(claims(0, 5), move(P0, 10, 40), optimistic=True)
+    assert await desk.points() == [10, 10]
+    assert await desk.claimed(claims(0, 5)) == 1
+    assert await desk.complete(claims(4, 6), move(P0, 10, 40), optimistic=True) == Written(None, moved=True)
 
 
 async def test_of_ids_that_were_claimed_before_the_others_are_ours_and_no_checkpoint_passes_them(desk: Desk) -> None:

@@ -22,9 +22,11 @@ def _text(statement: LiteralString) -> Callable[[Tables], str]:
 
 STATEMENTS: dict[str, Callable[[Tables], str]] = {
     "completions": _text(completions.COMPLETE),
+    "completions that are new": _text(completions.COMPLETE_NEW),
     "dead rows: locks": _text(dead_rows.LOCK),
     "dead rows: put": _text(dead_rows.PUT),
-    "intents": effects.intend_sql,
+    "intents": lambda t: effects.intend_sql(t, optimistic=False),
+    "intents that are new": lambda t: effects.intend_sql(t, optimistic=True),
     "endings": effects.end_sql,
 }
 
