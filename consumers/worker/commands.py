@@ -246,11 +246,11 @@ class CommandRunner:
         self._completer.add(self._over(first, ended))
 
     def begin_again(self, rested: Rested) -> bool:
-        """Begin its next attempt, at what the trigger makes anew. False: `go_on_later`."""
+        """Begin its next attempt, at what the trigger makes anew. It has its place. False: `go_on_later`, without."""
         first, state = rested.first, rested.state
         bound, item = first.attempt.bound, first.attempt.item
         holding = self._holdings.current(item.partition, item.epoch)
-        if holding is None or not self._place(bound.command).take():
+        if holding is None:
             return False
         attempt = Attempt(self._tools, bound, item, holding, state.attempts_total + 1)
         made = contained_call(bound.command.trigger, item.event)
@@ -263,7 +263,7 @@ class CommandRunner:
         return True
 
     async def go_on_later(self, rested: Rested) -> None:
-        """Its next attempt has to wait, or does not begin as it should."""
+        """Its next attempt does not begin as it should."""
         first = rested.first
         bound, item = first.attempt.bound, first.attempt.item
         await self._carry_through(bound, item, first.flight, first.started_s, state=rested.state)

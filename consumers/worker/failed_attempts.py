@@ -11,9 +11,11 @@ is lost? Whoever takes it up again notices that, as anybody does who begins an a
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, final
 
 from ...dlq.breakers import DeadBreakers
@@ -47,7 +49,7 @@ class FailedAttempt:
 
 @dataclass(slots=True, eq=False)
 class Rested:
-    """An event whose next attempt is due: it has no place. `first` is the attempt that failed."""
+    """An event whose next attempt is due. `first` is the attempt that failed."""
 
     first: FirstAttempt
     state: RetryState
@@ -66,7 +68,7 @@ class Runner(Protocol):
         ...
 
     def begin_again(self, rested: Rested) -> bool:
-        """Begin the next attempt, if there is a place and nothing in the way."""
+        """Begin the next attempt, for which a place is taken. False: its partition is not ours any more."""
         ...
 
     def go_on(self, first: FirstAttempt, outcome: Raised) -> Coroutine[Any, Any, None]:
@@ -74,7 +76,7 @@ class Runner(Protocol):
         ...
 
     def go_on_later(self, rested: Rested) -> Coroutine[Any, Any, None]:
-        """Make the next attempt, with time to wait for a place."""
+        """Make the next attempt, or find out that it is not ours to make. It has no place."""
         ...
 
 
@@ -100,6 +102,7 @@ class FailedAttempts:
         self._together = Together(self._look)
         self._rests: Rests[Rested] = Rests(self._wake)
         self._last: dict[str, FailedAttempt] = {}
+        self._dropped = False
 
     def add(self, first: FirstAttempt, error: Exception, spawn: Spawn) -> None:
         """This attempt came back with an error, and still has its place."""
@@ -115,6 +118,7 @@ class FailedAttempts:
 
     def drop(self) -> None:
         """The worker stops: whoever waits is read again."""
+        self._dropped = True
         self._together.drop()
         self._rests.drop()
 
@@ -181,16 +185,34 @@ class FailedAttempts:
         return True
 
     def _wake(self, those: Sequence[Rested]) -> None:
+        """Each has a place again as soon as one is free: whoever waits for one is nobody's task."""
         try:
             for rested in those:
                 handler = rested.first.attempt.handler
-                self._runner.places(handler).rested()
+                places = self._runner.places(handler)
+                places.rested()
                 self._returned(handler, -1)
-                if not self._runner.begin_again(rested):
-                    rested.spawn(self._runner.go_on_later(rested))
+                if places.take():
+                    self._begin_again(rested, places)
+                else:
+                    places.turn().add_done_callback(partial(self._in_turn, rested, places))
         except BaseException as error:  # as in `_look`
             self._failed(error)
             raise
+
+    def _in_turn(self, rested: Rested, places: Places, _: asyncio.Future[None]) -> None:
+        if self._dropped:
+            return
+        try:
+            self._begin_again(rested, places)
+        except BaseException as error:  # as in `_look`
+            self._failed(error)
+            raise
+
+    def _begin_again(self, rested: Rested, places: Places) -> None:
+        if not self._runner.begin_again(rested):
+            places.give_back()
+            rested.spawn(self._runner.go_on_later(rested))
 
 
 def _subject(first: FirstAttempt) -> Subject:

@@ -27,12 +27,17 @@ class Places:
         self._free -= 1
         return True
 
+    def turn(self) -> asyncio.Future[None]:
+        """Done once a place is taken for who asked, whose turn it is then."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        return turn
+
     async def wait(self) -> None:
         """Take a place, as soon as it is one's turn."""
         if self.take():
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        turn = self.turn()
         try:
             await turn
         except asyncio.CancelledError:
