@@ -6,7 +6,7 @@ where the long way has seven. It writes what is as expected, and nothing that wo
 
 * Not every partition is held, or one of the ids got a failure row since the filter was read: nothing at all.
 * Some ids were claimed before: the others, and no checkpoint. If the process stops there, the events are read again,
-  and their claims answer.
+  and their claims answer. Where all were taken for new (`optimism`) nothing at all, and an error.
 
 What is left over goes the long way, which finds out what it is.
 

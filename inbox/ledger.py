@@ -193,7 +193,7 @@ class Ledger:
         return self._mark + next(self._attempts).to_bytes(6, "big")
 
     async def _intend(self, intents: Sequence[Intent]) -> Sequence[Made | None]:
-        """One group."""
+        """One group, taken to be new; where one of it is known, all is asked again with care."""
         effect = intents[0].call.effect.name
         reach(Writes.INTENT.before, effect)
         made = await self._optimism.write(lambda optimistic: self._write(intents, self._intend_sql[optimistic]))
