@@ -97,13 +97,11 @@ class BreakerState:
         if self._fine:
             self._seen.add(Run(False, self._fine))
             self._fine = 0
-        seen = self._seen.copy()
         for run in runs:
-            seen.add(run)
-            if run.dead and (why := self._too_much(seen)):
-                self._open(why, now_s)
+            self._seen.add(run)
+            if run.dead and (why := self._too_much(self._seen)):
+                self._open(why, now_s)  # what was seen is forgotten when it closes: it need not be as it was
                 return False
-        self._seen = seen
         return True
 
     def _too_much(self, seen: _Window) -> str:
@@ -135,12 +133,6 @@ class _Window:
         self.events = 0
         self.dead = 0
         self.row = 0
-
-    def copy(self) -> _Window:
-        same = _Window(self._size)
-        same._runs = self._runs.copy()
-        same.events, same.dead, same.row = self.events, self.dead, self.row
-        return same
 
     def add(self, run: Run) -> None:
         self.row = self.row + run.events if run.dead else 0

@@ -96,8 +96,8 @@ def exception_type(exc: BaseException) -> str:
 
 
 CLASSES_MAX = 1_000
-"""Exception classes, and ways to where one was raised, of which is remembered what never changes: more than an
-application has."""
+"""Exception classes, ways to where one was raised, and texts of theirs (at most `SCAN_CHARS_MAX` long), of which is
+remembered what never changes: more than an application has."""
 
 
 @lru_cache(CLASSES_MAX)
@@ -121,7 +121,17 @@ def safe_text(text: str, payload: Sequence[bytes | None] = ()) -> str:
     >>> safe_text("card '4111' refused, password=pw123", (b"4111",))
     "card '***' refused, password=***"
     """
-    return shortened(without_values(without_secrets(clean(_scanned(text))), payload), MESSAGE_CHARS_MAX)
+    told, may_hold_values = _cleaned(_scanned(text))
+    return shortened(without_values(told, payload) if may_hold_values else told, MESSAGE_CHARS_MAX)
+
+
+@lru_cache(CLASSES_MAX)
+def _cleaned(text: str) -> tuple[str, bool]:
+    """The text without what may not be told whatever the payload is, and whether there are words in it to be looked for
+    there: what fails a thousand times says the same few things.
+    """
+    told = without_secrets(clean(text))
+    return told, _VALUES.search(told) is not None
 
 
 def stack_digest(exc: BaseException) -> str:

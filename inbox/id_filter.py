@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, cast, final
 from .identity import ID_BYTES
 
 NEWER_MIN, NEWER_MAX = 10_000, 250_000
-"""Ids put since that begin a new filter, at least and at most: they stand in a set, at some 72 bytes each, and what was
+"""Ids put since that begin a new filter, at least and at most: they stand in a set, at some 85 bytes each, and what was
 done meanwhile leaves with the old filter. In between it is a quarter of what was sorted, so that reading anew costs
 four times what was put."""
 
@@ -73,7 +73,7 @@ class IdFilter:
         self.came_first = False
         """Whatever is handled here came, and was looked up, behind its pages."""
         self._sorted = array("Q")
-        self._newer: set[int] = set()
+        self._newer: set[bytes] = set()
         self._places = bytearray()
 
     @property
@@ -98,27 +98,28 @@ class IdFilter:
     def add(self, ids: bytes) -> None:
         """Take up ids that were put since, in any order."""
         self._mark(ids)
-        self._newer.update(_numbers(ids))
+        self._newer.update([ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)])
 
     def suspects(self, ids: Sequence[bytes]) -> list[bytes]:
         """Those that may stand in the table. Of the others none does."""
-        if not self.taken or not ids:
-            return []
+        if not self._sorted or not ids:
+            return self.since(ids)
         at, bits = self._places_of(b"".join(ids))
         marked = map(_EQUAL, map(_AND, itemgetter(*at, 0)(self._places), bits), bits)
-        return [event_id for event_id in compress(ids, marked) if self._has(int.from_bytes(event_id[:_NUMBER_BYTES]))]
+        return [event_id for event_id in compress(ids, marked) if self._has(event_id)]
 
     def since(self, ids: Sequence[bytes]) -> list[bytes]:
         """Those that were put behind the pages, or met: of ids that were looked up behind the pages, no other may stand
         in the table.
         """
-        if not self._newer:
+        if self._newer.isdisjoint(ids):  # nearly always
             return []
-        return list(compress(ids, map(self._newer.__contains__, _numbers(b"".join(ids)))))
+        return [event_id for event_id in ids if event_id in self._newer]
 
-    def _has(self, number: int) -> bool:
+    def _has(self, event_id: bytes) -> bool:
+        number = int.from_bytes(event_id[:_NUMBER_BYTES])
         at = bisect_left(self._sorted, number)
-        return (at < len(self._sorted) and self._sorted[at] == number) or number in self._newer
+        return (at < len(self._sorted) and self._sorted[at] == number) or event_id in self._newer
 
     def _mark(self, ids: bytes) -> None:
         places = self._places

@@ -28,8 +28,8 @@ class Queued(NamedTuple):
     held: Held
 
 
-Lane: TypeAlias = "deque[Queued] | None"
-"""What waits behind the head of a lane; None while nothing does, which spares most lanes a queue."""
+Lane: TypeAlias = "Queued | deque[Queued] | None"
+"""What waits behind the head of a lane. Nearly always that is nothing, or one, and needs no queue."""
 
 
 @final
@@ -177,9 +177,12 @@ class Lanes:
         if waiting is None:
             del lanes[key]
             return
-        following = waiting.popleft()
-        if not waiting:
-            lanes[key] = None
+        if isinstance(waiting, Queued):
+            following, lanes[key] = waiting, None
+        else:
+            following = waiting.popleft()
+            if not waiting:
+                lanes[key] = None
         share = following.share
         if not share.ready:
             self._ring.append(share)
@@ -189,7 +192,9 @@ class Lanes:
 def _wait(lanes: dict[bytes, Lane], key: bytes, queued: Queued) -> None:
     waiting = lanes[key]
     if waiting is None:
-        lanes[key] = deque((queued,))
+        lanes[key] = queued
+    elif isinstance(waiting, Queued):
+        lanes[key] = deque((waiting, queued))
     else:
         waiting.append(queued)
 
@@ -197,8 +202,11 @@ def _wait(lanes: dict[bytes, Lane], key: bytes, queued: Queued) -> None:
 def _purge(lanes: dict[bytes, Lane], shares: Collection[LaneShare]) -> None:
     """Take what these shares have waiting out of the lanes; one pass over the lanes, however many shares."""
     for key, waiting in lanes.items():
-        if waiting is not None and any(queued.share in shares for queued in waiting):
-            for queued in waiting:
-                if queued.share in shares:
-                    queued.held.release()
-            lanes[key] = deque(queued for queued in waiting if queued.share not in shares) or None
+        if waiting is None:
+            continue
+        queue = (waiting,) if isinstance(waiting, Queued) else waiting
+        gone = [queued for queued in queue if queued.share in shares]
+        if gone:
+            for queued in gone:
+                queued.held.release()
+            lanes[key] = deque(queued for queued in queue if queued.share not in shares) or None
