@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import sys
@@ -35,11 +36,17 @@ from tidegate.inbox.migrate import upgrade
 
 HANDLER: Final = "charge"
 CONCURRENCY: Final = 100
+KEYS: Final = 20_000
+"""Of `poison` and what it is measured beside."""
+
 PARKED_MAX: Final = 10_000_000
 """Above what `parked` parks: at a handler's limit its consumer would pause, as it should."""
 
-ENDS: Final = ("completed", "failed")
+ENDS: Final = ("completed", "failed", "skipped_duplicate")
 LOOK_S: Final = 0.005
+
+QUIET_MAX_S: Final = 60.0
+"""When nothing comes to its end for so long, nothing will: a rebalance behind a machine that stood still takes less."""
 
 STEADY: Final = (0.25, 0.95)
 """A steady rate is counted between these shares of the ends. In the first quarter connections are opened, and what was
@@ -94,10 +101,11 @@ def poison(app: App, course: Course) -> Handler:
     """No work, and some trouble: one in a hundred is never taken, another one at its second attempt."""
 
     async def sometimes_fails(command: Charge, ctx: Context) -> None:
-        if command.amount % 100 == 51 and ctx.attempt == 1:
+        lot = (command.amount + command.amount // KEYS) % 100  # so that it is another key's turn each time
+        if lot == 51 and ctx.attempt == 1:
             raise ConnectionResetError("the line went dead")
         course.ended += 1
-        if command.amount % 100 == 1:
+        if lot == 1:
             raise ValueError("refused")
 
     return sometimes_fails
@@ -147,12 +155,9 @@ async def measure(kind: str, url: str, bootstrap: str, topic: str, count: int, c
     course, metrics, stop = Course(), Metrics(consumer), asyncio.Event()
     app = make_app(kind, topic, consumer, course)
     running = asyncio.ensure_future(run_consumer(app, consumer, settings, HealthBoard(), metrics, stop))
-    warm, late = [await until(_have_ended(course, count * share), running, course) for share in STEADY]
-    done = await until(
-        lambda: course.ended >= count and sum(metrics.value("events", HANDLER, end) for end in ENDS) >= count,
-        running,
-        course,
-    )
+    watch = Watch(running, course, metrics)
+    warm, late = [await watch.until(_have_ended(course, count * share)) for share in STEADY]
+    done = await watch.until(lambda: course.ended >= count and watch.written() >= count)
     assert course.first_at is not None, "an event ended"
     stop.set()
     await running
@@ -171,13 +176,44 @@ def _have_ended(course: Course, handlers: float) -> Callable[[], bool]:
     return lambda: course.ended >= handlers
 
 
-async def until(condition: Callable[[], bool], running: asyncio.Future[int], course: Course) -> Moment:
-    """Wait, while the worker runs, and say when it was."""
-    while not condition():
-        if running.done():
-            running.result()
-        await asyncio.sleep(LOOK_S)
-    return Moment(time.time(), time.process_time(), course.ended)
+@final
+class Watch:
+    """Waits for a worker that runs, as long as anything happens there."""
+
+    def __init__(self, running: asyncio.Future[int], course: Course, metrics: Metrics) -> None:
+        self._running = running
+        self._course = course
+        self._metrics = metrics
+
+    def written(self) -> float:
+        """How many events' ends are durable. A repeat is one, where the answer to a commit was lost."""
+        return sum(self._ends().values())
+
+    async def until(self, condition: Callable[[], bool]) -> Moment:
+        """Wait, and say when it was.
+
+        Raises:
+            RuntimeError: the worker ended by itself, or nothing happens any more; what there was of it is told.
+        """
+        seen, quiet_since_s = self._so_far(), time.monotonic()
+        while not condition():
+            if self._running.done():
+                raise RuntimeError(f"the worker ended with {self._running.result()}: {self._so_far()}")
+            if (now := self._so_far()) != seen:
+                seen, quiet_since_s = now, time.monotonic()
+            elif time.monotonic() - quiet_since_s > QUIET_MAX_S:
+                stacks = io.StringIO()
+                for task in asyncio.all_tasks():
+                    task.print_stack(limit=3, file=stacks)
+                raise RuntimeError(f"nothing happened for {QUIET_MAX_S:.0f} s: {now}\n{stacks.getvalue()}")
+            await asyncio.sleep(LOOK_S)
+        return Moment(time.time(), time.process_time(), self._course.ended)
+
+    def _ends(self) -> dict[str, float]:
+        return {end: self._metrics.value("events", HANDLER, end) for end in ENDS}
+
+    def _so_far(self) -> str:
+        return f"{self._course.ended} handlers came back, ends: {self._ends()}"
 
 
 def main() -> None:

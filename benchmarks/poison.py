@@ -11,6 +11,7 @@ import argparse
 import statistics
 import uuid
 
+from benchmarks.command_worker import KEYS
 from benchmarks.orders import seed
 from benchmarks.report import report
 from benchmarks.sides import side
@@ -18,7 +19,6 @@ from tests.services import database, kafka, postgres, topics
 from tests.services.topics import Topic
 
 GOALS = {"ratio": "at least 0.8"}
-KEYS = 20_000
 PARTITIONS = 4
 ROUNDS = 9
 """One round beside another of the same kind differs by a tenth and more, however quiet the machine."""

@@ -44,20 +44,24 @@ async def put(
     known: FailingIds,
     dead: Sequence[Dead],
     moves: Sequence[Move],
-) -> None:
-    """Put rows of different events, with their letters, and move the checkpoints. Raises NotAsExpectedError."""
+) -> bool:
+    """Put rows of different events, with their letters, and move the checkpoints; whether each letter is a new one.
+
+    Raises NotAsExpectedError.
+    """
     rows = [row for row, _ in dead]
     places = await _lock(statements, t, consumer, epochs, known, rows)
     try:
         given = packed([DeadRow(*pair, seq) for pair, seq in zip(dead, seqs_of(rows, places), strict=True)])
     except NotPackableError:
         raise NotAsExpectedError from None
-    ((put_n, moved_n),) = await statements.fetch(
+    ((put_n, sent_n, moved_n),) = await statements.fetch(
         t.sql(PUT),
         {**given, **moved_by(moves), "consumer": consumer, "asked": len(dead)},
     )
     if (put_n, moved_n) != (len(dead), len(moves)):
         raise NotAsExpectedError
+    return sent_n == len(dead)
 
 
 async def ready(statements: Statements, t: Tables) -> None:
@@ -155,11 +159,11 @@ PUT: Final[LiteralString] = "".join(
         FROM rows CROSS JOIN given g JOIN put USING ({_POSITION})
        WHERE rows.n = CAST(:asked AS bigint) ORDER BY g.nth
       ON CONFLICT (id) DO NOTHING RETURNING 1),
-    counted AS MATERIALIZED (SELECT rows.n FROM rows CROSS JOIN (SELECT count(*) FROM sent) s),
+    counted AS MATERIALIZED (SELECT rows.n, s.n AS sent FROM rows CROSS JOIN (SELECT count(*) AS n FROM sent) s),
     """,  # noqa: S608 - of the source, as the types say
         MOVED,
         """
-    SELECT (SELECT n FROM counted), (SELECT count(*) FROM moved)
+    SELECT (SELECT n FROM counted), (SELECT sent FROM counted), (SELECT count(*) FROM moved)
     """,
     )
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal, LiteralString, final
 
 import sqlalchemy as sa
@@ -91,6 +92,9 @@ def _values(row: NewOutgoing) -> tuple[Any, ...]:
     )
 
 
+NOTHING_KNOWN: Final[Mapping[bytes, Headers]] = MappingProxyType({})
+
+
 async def unpublished(
     conn: AsyncConnection,
     t: Tables,
@@ -100,11 +104,12 @@ async def unpublished(
     limit: int,
     blocked_topics: Collection[str] = (),
     partition_counts: Mapping[str, int] | None = None,
+    known: Mapping[bytes, Headers] = NOTHING_KNOWN,
 ) -> list[Outgoing]:
     """The rows at home in `homes` that are not sent, in the order of `seq`; no lock.
 
     `blocked_topics` are left out, so that a forbidden topic never stops the others. With `partition_counts` a home's
-    partition is taken modulo its topic's present count.
+    partition is taken modulo its topic's present count. `known`: the headers of rows that need not be decoded.
     """
     if not homes:
         return []
@@ -128,14 +133,14 @@ async def unpublished(
             "limit": limit,
         },
     )
-    return [_outgoing(row) for row in rows]
+    return [_outgoing(row, known.get(row.id)) for row in rows]
 
 
 _ANY_COUNT: Final = 2**31 - 1
 """More partitions than any topic has: modulo it, a home stays what it is."""
 
 
-def _outgoing(row: sa.Row[Any]) -> Outgoing:
+def _outgoing(row: sa.Row[Any], headers: Headers | None) -> Outgoing:
     home = None if row.home_topic is None else Partition(row.home_topic, row.home_partition)
     return Outgoing(
         id=row.id,
@@ -144,7 +149,7 @@ def _outgoing(row: sa.Row[Any]) -> Outgoing:
         topic=row.topic,
         key=row.key,
         payload=row.payload,
-        headers=decode_headers(row.headers),
+        headers=decode_headers(row.headers) if headers is None else headers,
         home=home,
     )
 

@@ -23,6 +23,7 @@ from ...inbox.errors import DependencyError, OwnershipLost
 from ...inbox.event import Event, Partition
 from ...inbox.faults import Fault, classify
 from ...inbox.identity import key_hash16
+from ...inbox.outbox import NewOutgoing
 from ...inbox.store import STORE_ERRORS, Store
 from ...projections.apply import Applier
 from ...projections.batch import Batch, Stretch
@@ -115,7 +116,7 @@ class Landings:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(None)
 
-    def wrote_outbox(self) -> None:
+    def wrote_outbox(self, new: Sequence[NewOutgoing]) -> None:
         """The live worker relays it: its home is there."""
 
     def queued(self) -> None:

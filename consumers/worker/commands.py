@@ -62,6 +62,8 @@ class _Begun(NamedTuple):
 
     attempt: Attempt
     outcome: Returned[object] | Raised
+    seated: bool = True
+    """It has its place."""
 
 
 def nobody_waits() -> None:
@@ -217,9 +219,11 @@ class CommandRunner:
         if outcome.value is not None or attempt.opened is not None:
             spawn(self.go_on(first, outcome))
             return
-        self._failures.fine(attempt.handler)
-        ended = Ended(attempt.outgoing) if attempt.outgoing else SUCCESS
-        completion = self._over(first, ended)
+        name = attempt.handler
+        self._failures.fine(name)
+        self._places[name].give_back()
+        self._returned(name, 1)
+        completion = self._over(first, Ended(attempt.outgoing) if attempt.outgoing else SUCCESS)
         if endings := attempt.on_their_way:
             self._unwritten.add(endings, completion)
         else:
@@ -227,9 +231,7 @@ class CommandRunner:
 
     def _over(self, first: FirstAttempt, ended: Ended) -> Completion:
         """It was the last attempt, and its place is free."""
-        attempt, name = first.attempt, first.attempt.handler
-        self._places[name].give_back()
-        self._returned(name, 1)
+        attempt = first.attempt
         seconds = time.perf_counter() - first.started_s
         return self._completion(
             attempt.bound, attempt.item, ended, attempts=attempt.number, seconds=seconds, landed=first.flight
@@ -242,7 +244,7 @@ class CommandRunner:
         return self._places[handler]
 
     def over(self, first: FirstAttempt, ended: Ended) -> None:
-        """It was the last attempt."""
+        """It was the last attempt. It has no place."""
         self._completer.add(self._over(first, ended))
 
     def begin_again(self, rested: Rested) -> bool:
@@ -277,10 +279,10 @@ class CommandRunner:
             self._running.end(first.running)
         await self.go_on(first, attempt.leave(outcome))
 
-    async def go_on(self, first: FirstAttempt, outcome: Returned[object] | Raised) -> None:
-        """What the attempt came to is more than plain success."""
+    async def go_on(self, first: FirstAttempt, outcome: Returned[object] | Raised, *, seated: bool = True) -> None:
+        """What the attempt came to is more than plain success. `seated`: it has its place."""
         bound, item = first.attempt.bound, first.attempt.item
-        begun = _Begun(first.attempt, outcome)
+        begun = _Begun(first.attempt, outcome, seated)
         await self._carry_through(bound, item, first.flight, first.started_s, begun=begun, state=first.state)
 
     async def call_off(self) -> None:
@@ -375,7 +377,7 @@ class CommandRunner:
         begun: _Begun | None = None,
         left: Callable[[int], None] = nobody_counts,
     ) -> tuple[Ended, int]:
-        """`begun`: an attempt that has come back, and holds its place. `left`: who else counts places."""
+        """`begun`: an attempt that has come back. `left`: who else counts places."""
         command, number = bound.command, state.attempts_total if state is not None else 0
 
         async def attempt() -> Ended:
@@ -383,10 +385,10 @@ class CommandRunner:
             number += 1
             if begun is None:
                 return await self._attempt(bound, item, number, finish, row_id, made)
-            (attempt, outcome), begun = begun, None
+            (attempt, outcome, _), begun = begun, None
             return await self._conclusion.conclude(attempt, outcome, finish, row_id)
 
-        seat = Seat(self._place(command), left, taken=begun is not None)
+        seat = Seat(self._place(command), left, taken=begun is not None and begun.seated)
         await seat.take()
         try:
             subject = Subject(command.name, COMMAND, item.event, command.policy, seat.rest)

@@ -366,7 +366,7 @@ class Completer:
             self._parked.committed(lanes)
             self._progress.queued()
         if group.wrote_outbox or any(member.claimed for member in group.members):
-            self._progress.wrote_outbox()
+            self._progress.wrote_outbox(group.new_letters)
         held = {(partition, holding.epoch) for partition, holding in group.holdings.items()}
         for partition, epoch in {member.item[:2] for member in group.members} - held:
             self._progress.lost(partition, epoch)

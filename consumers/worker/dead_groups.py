@@ -65,7 +65,7 @@ class DeadGroups:
         epochs = {partition: holding.fence_epoch for partition, holding in group.holdings.items()}
         try:
             async with self._quick_store.transaction(Writes.GROUP) as statements:
-                await dead_rows.put(
+                all_new = await dead_rows.put(
                     statements, self._store.tables, self._consumer, epochs, self._store.failing, dead, group.moves
                 )
         except NotAsExpectedError:
@@ -74,6 +74,7 @@ class DeadGroups:
             if classify(error) in (Fault.DATA, Fault.PROGRAM):
                 log.warning("dead_group_refused", error=type(error).__name__)
             return None
+        group.new_letters = [letter for _, letter in dead] if all_new else ()
         return group
 
     async def ready(self) -> None:

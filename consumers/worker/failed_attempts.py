@@ -4,9 +4,9 @@ Nearly all that fail end so, and a task that waits for each would cost more than
 a look (a rule that skips, a person, a call of which nobody knows, a breaker that holds back, a dependency that does not
 answer) goes on as a task, with what was raised in hand, and decides anew: nothing was counted or said of it here.
 
-Owned by the event loop. An event that waits for its next attempt holds its lane, and its id is in flight; it has left
-its place. What if the process stops meanwhile? Nothing of it is written, and it is read again. What if its partition
-is lost? Whoever takes it up again notices that, as anybody does who begins an attempt.
+Owned by the event loop. An event that waits, to be looked at or for its next attempt, holds its lane, and its id is in
+flight; it has left its place. What if the process stops meanwhile? Nothing of it is written, and it is read again. What
+if its partition is lost? Whoever takes it up again notices that, as anybody does who begins an attempt.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ...dlq.reporting import COMMAND
 from ...dlq.retry import RetryState
 from ...dlq.rules import DeadNow, Decision, Transient
 from ...inbox.outcome import Dead
+from .attempt import Attempt
 from .attempts import Attempts, Subject
 from .completion import Fate
 from .concluding import Ended
@@ -39,11 +40,15 @@ NEW: Final = RetryState()
 
 @dataclass(slots=True, eq=False)
 class FailedAttempt:
-    """One that has not been looked at yet; how many others came to a good end behind it."""
+    """One that has not been looked at yet; how many others came to a good end behind it.
+
+    It `rests` beside its place, which somebody else may have, unless too many do or it may have to be carried on.
+    """
 
     first: FirstAttempt
     error: Exception
     spawn: Spawn
+    rests: bool
     fine_behind: int = 0
 
 
@@ -64,15 +69,15 @@ class Runner(Protocol):
         ...
 
     def over(self, first: FirstAttempt, ended: Ended) -> None:
-        """That attempt was the last one, and leaves its place."""
+        """That attempt was the last one. It has no place."""
         ...
 
     def begin_again(self, rested: Rested) -> bool:
         """Begin the next attempt, for which a place is taken. False: its partition is not ours any more."""
         ...
 
-    def go_on(self, first: FirstAttempt, outcome: Raised) -> Coroutine[Any, Any, None]:
-        """Decide about the attempt, with time to wait."""
+    def go_on(self, first: FirstAttempt, outcome: Raised, *, seated: bool) -> Coroutine[Any, Any, None]:
+        """Decide about the attempt, with time to wait. `seated`: it has its place."""
         ...
 
     def go_on_later(self, rested: Rested) -> Coroutine[Any, Any, None]:
@@ -105,9 +110,12 @@ class FailedAttempts:
         self._dropped = False
 
     def add(self, first: FirstAttempt, error: Exception, spawn: Spawn) -> None:
-        """This attempt came back with an error, and still has its place."""
-        failed = self._last[first.attempt.handler] = FailedAttempt(first, error, spawn)
+        """This attempt came back with an error, and has its place. It leaves that at once, if it can do without."""
+        rests = not _takes_a_task(first.attempt) and self._leave(first.attempt.handler)
+        failed = self._last[first.attempt.handler] = FailedAttempt(first, error, spawn, rests)
         self._together.add(failed)
+        if not rests:  # it holds others up
+            self._together.now()
 
     def fine(self, handler: str) -> None:
         """An attempt came to a good end: the breaker is told in the order of what happened."""
@@ -138,8 +146,7 @@ class FailedAttempts:
             raise
 
     def _look_at(self, failed: FailedAttempt, asking: defaultdict[str, list[tuple[FailedAttempt, Decision]]]) -> None:
-        attempt = failed.first.attempt
-        if attempt.opened is not None or attempt.on_their_way or attempt.bound.command.policy.on_failure == "stop":
+        if _takes_a_task(failed.first.attempt):
             self._go_on(failed)
             return
         decision, asks = self._attempts.at_first_sight(_subject(failed.first), failed.error)
@@ -156,42 +163,60 @@ class FailedAttempts:
                 self._go_on(failed)
 
     def _go_on(self, failed: FailedAttempt) -> None:
-        failed.spawn(self._runner.go_on(failed.first, Raised(failed.error)))
+        if failed.rests:
+            self._come_back(failed.first.attempt.handler)
+        failed.spawn(self._runner.go_on(failed.first, Raised(failed.error), seated=not failed.rests))
 
     def _settle(self, failed: FailedAttempt, decision: Decision) -> bool:
         """Do what the decision says. False: that takes a task."""
         if isinstance(decision, DeadNow):
-            return self._end(failed.first, dead_by(decision, failed.error, failed.first.attempt.event.record))
+            return self._end(failed, dead_by(decision, failed.error, failed.first.attempt.event.record))
         return isinstance(decision, Transient) and self._again(failed, decision)
 
-    def _end(self, first: FirstAttempt, fate: Fate) -> bool:
-        if isinstance(fate, Dead) and not self._breakers.admits_now(first.attempt.handler):
+    def _end(self, failed: FailedAttempt, fate: Fate) -> bool:
+        handler = failed.first.attempt.handler
+        if isinstance(fate, Dead) and not self._breakers.admits_now(handler):
             return False  # held back, it waits as all others do
-        self._runner.over(first, Ended(fate=fate))
+        if failed.rests:
+            self._runner.places(handler).rested()
+        else:
+            self._give_back(handler)
+        self._runner.over(failed.first, Ended(fate=fate))
         return True
 
     def _again(self, failed: FailedAttempt, decision: Transient) -> bool:
-        first, handler = failed.first, failed.first.attempt.handler
-        places = self._runner.places(handler)
-        if not places.may_rest():
+        first = failed.first
+        if not failed.rests:
             return False
         state, then = self._attempts.again(_subject(first), decision, failed.error, first.state or NEW)
         if not isinstance(then, int | float):
-            places.rested()
-            return self._end(first, then)
-        places.give_back()
-        self._returned(handler, 1)
+            return self._end(failed, then)
         self._rests.add(Rested(first, state, failed.spawn), then)
         return True
+
+    def _leave(self, handler: str) -> bool:
+        """Rest beside its place. False: as many do already as there are places."""
+        if not self._runner.places(handler).may_rest():
+            return False
+        self._give_back(handler)
+        return True
+
+    def _give_back(self, handler: str) -> None:
+        self._runner.places(handler).give_back()
+        self._returned(handler, 1)
+
+    def _come_back(self, handler: str) -> Places:
+        """One that rested wants a place again."""
+        places = self._runner.places(handler)
+        places.rested()
+        self._returned(handler, -1)
+        return places
 
     def _wake(self, those: Sequence[Rested]) -> None:
         """Each has a place again as soon as one is free: whoever waits for one is nobody's task."""
         try:
             for rested in those:
-                handler = rested.first.attempt.handler
-                places = self._runner.places(handler)
-                places.rested()
-                self._returned(handler, -1)
+                places = self._come_back(rested.first.attempt.handler)
                 if places.take():
                     self._begin_again(rested, places)
                 else:
@@ -213,6 +238,11 @@ class FailedAttempts:
         if not self._runner.begin_again(rested):
             places.give_back()
             rested.spawn(self._runner.go_on_later(rested))
+
+
+def _takes_a_task(attempt: Attempt) -> bool:
+    """What is open has to be closed, and where a failure stops the worker nobody goes on beside it."""
+    return attempt.opened is not None or bool(attempt.on_their_way) or attempt.bound.command.policy.on_failure == "stop"
 
 
 def _subject(first: FirstAttempt) -> Subject:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from ...inbox import checkpoint
 from ...inbox.event import Partition
 from ...inbox.holding import Holding
+from ...inbox.outbox import NewOutgoing
 from ...inbox.outcome import Dead
 from ..engine.signals import Finished
 from .completion import COMMAND_VERSION, Completion
@@ -30,8 +31,8 @@ class Progress(Protocol):
         """These are durable."""
         ...
 
-    def wrote_outbox(self) -> None:
-        """There may be something to relay."""
+    def wrote_outbox(self, new: Sequence[NewOutgoing]) -> None:
+        """There may be something to relay, of which these rows stand there as they are here."""
         ...
 
     def queued(self) -> None:
@@ -71,6 +72,8 @@ class Group:
     moves: list[checkpoint.Move] = field(default_factory=list)
     duplicates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     wrote_outbox: bool = False
+    new_letters: Sequence[NewOutgoing] = ()
+    """Of what was written there, as far as it is known to be as it was given."""
 
     def ours(self) -> list[Completion]:
         """The members whose partitions are held, under the epochs that they came in."""

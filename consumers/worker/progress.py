@@ -6,15 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from ...inbox.event import Partition
+from ...inbox.outbox import NewOutgoing
 from ..engine.signals import Finished
 from .worker import Worker
+
+WakeRelay = Callable[[Sequence[NewOutgoing]], None]
+"""With rows that were just written."""
 
 
 @final
 class EngineProgress:
     """The engine behind the worker, as the completer sees it."""
 
-    def __init__(self, worker: Worker, wake_relay: Callable[[], None], wake_slow_way: Callable[[], None]) -> None:
+    def __init__(self, worker: Worker, wake_relay: WakeRelay, wake_slow_way: Callable[[], None]) -> None:
         self._worker = worker
         self._wake_relay = wake_relay
         self._wake_slow_way = wake_slow_way
@@ -32,9 +36,9 @@ class EngineProgress:
         for signal in signals:
             self._worker.signal(signal)
 
-    def wrote_outbox(self) -> None:
-        """There may be something to relay."""
-        self._wake_relay()
+    def wrote_outbox(self, new: Sequence[NewOutgoing]) -> None:
+        """There may be something to relay, of which these rows stand there as they are here."""
+        self._wake_relay(new)
 
     def queued(self) -> None:
         """The slow way may have something to take up."""

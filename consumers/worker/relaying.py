@@ -11,13 +11,14 @@ records of its key. A letter that its topic finds too large goes out as a claim 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import Final, final
 
 from ...dlq.letter import shrunk
 from ...inbox import fence, outbox
 from ...inbox.clock import Clock
-from ...inbox.event import Record
+from ...inbox.event import Headers, Record
 from ...inbox.holding import Holdings
 from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
@@ -32,6 +33,10 @@ with one look and one mark for all of it. The first to come after a quiet while 
 
 ROWS_MAX: Final = 1_000
 """Rows read at once: a few megabytes of letters, one round trip."""
+
+KNOWN_MAX: Final = 1_000
+"""Letters that were just written, whose headers are kept (some 3 KB each) until they are read to be sent: to decode
+them takes half as long as it took to make the letter."""
 
 TOPIC_WAIT_S: Final = 10.0
 """How long a topic, or a key, that cannot be written is left alone."""
@@ -70,11 +75,16 @@ class Relay:
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._passed_over: set[str] = set()
         """Topics that were left out of a look, because something was being sent to them."""
+        self._known: dict[bytes, Headers] = {}
         self._wake = asyncio.Event()
         self._looked = asyncio.Event()
 
-    def wake(self) -> None:
-        """There may be something to send."""
+    def wake(self, new: Sequence[outbox.NewOutgoing] = ()) -> None:
+        """There may be something to send, of which these rows were committed just now, as they are here."""
+        known = self._known
+        known.update([(row.id, row.headers) for row in new])
+        for row_id in [*islice(known, max(0, len(known) - KNOWN_MAX))]:
+            del known[row_id]
         self._wake.set()
 
     async def run(self) -> None:
@@ -140,8 +150,11 @@ class Relay:
         left_out = {*self._sending, *(stuck for stuck in self._blocked_until if isinstance(stuck, str))}
         async with self._store.look() as conn:
             rows = await outbox.unpublished(
-                conn, self._store.tables, self._consumer, homes, blocked_topics=sorted(left_out), limit=ROWS_MAX
-            )
+                conn, self._store.tables, self._consumer, homes,
+                blocked_topics=sorted(left_out), limit=ROWS_MAX, known=self._known,
+            )  # fmt: skip
+        for row in rows:
+            self._known.pop(row.id, None)
         sending = self._sending  # may have grown while the database was asked
         free = [r for r in rows if r.topic not in sending and (r.topic, r.key) not in self._blocked_until]
         return free, len(rows) == ROWS_MAX
@@ -204,8 +217,10 @@ class Relay:
             self._blocked_until[(row.topic, row.key)] = now_s + LOOK_S
             return
         of_record = result.answer in (SendAnswer.TOO_LARGE, SendAnswer.REFUSED)
-        self._blocked_until[(row.topic, row.key) if of_record else row.topic] = now_s + TOPIC_WAIT_S
-        self._blocked(row.topic, f"{result.answer.value}: {result.message}")
+        stuck = (row.topic, row.key) if of_record else row.topic
+        told, self._blocked_until[stuck] = stuck in self._blocked_until, now_s + TOPIC_WAIT_S
+        if not told:  # of a thousand letters for a topic that is not there
+            self._blocked(row.topic, f"{result.answer.value}: {result.message}")
 
 
 def _smaller(record: Outgoing) -> Outgoing | None:

@@ -15,9 +15,9 @@ from typing import Final, Generic, TypeVar, final
 
 T = TypeVar("T")
 
-APART_S: Final = 0.03
-"""Between two looks; the first after a while is at once. A place of the handler is held meanwhile: of 800 failures a
-second 24 wait. With a third of it each of them cost a fifth more (benchmarks/poison.py)."""
+APART_S: Final = 0.1
+"""Between two looks; the first after a while is at once. Of 800 failures a second 80 wait for each other, and nobody
+else is held up by that but later events of their keys."""
 
 MOMENTS_S: Final = 0.1
 """Waits of `LONG_S` and more end at multiples of it."""
@@ -45,6 +45,12 @@ class Together(Generic[T]):
                 self._ring()
             else:
                 self._timer = loop.call_at(self._next_s, self._ring)
+
+    def now(self) -> None:
+        """Have a look: nothing more comes before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ring()
 
     def drop(self) -> None:
         """Nobody looks any more."""
