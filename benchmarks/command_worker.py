@@ -186,28 +186,31 @@ class Watch:
         self._metrics = metrics
 
     def written(self) -> float:
-        """How many events' ends are durable. A repeat is one, where the answer to a commit was lost."""
+        """How many events' ends are durable. A repeat is one, where the answer to a commit was lost.
+
+        It takes a millisecond: not to be asked while the figures are counted.
+        """
         return sum(self._ends().values())
 
     async def until(self, condition: Callable[[], bool]) -> Moment:
         """Wait, and say when it was.
 
         Raises:
-            RuntimeError: the worker ended by itself, or nothing happens any more; what there was of it is told.
+            RuntimeError: the worker ended by itself, or no handler comes back any more; what there was of it is told.
         """
-        seen, quiet_since_s = self._so_far(), time.monotonic()
+        course, seen, quiet_since_s = self._course, -1, time.monotonic()
         while not condition():
             if self._running.done():
                 raise RuntimeError(f"the worker ended with {self._running.result()}: {self._so_far()}")
-            if (now := self._so_far()) != seen:
-                seen, quiet_since_s = now, time.monotonic()
+            if course.ended != seen:
+                seen, quiet_since_s = course.ended, time.monotonic()
             elif time.monotonic() - quiet_since_s > QUIET_MAX_S:
                 stacks = io.StringIO()
                 for task in asyncio.all_tasks():
                     task.print_stack(limit=3, file=stacks)
-                raise RuntimeError(f"nothing happened for {QUIET_MAX_S:.0f} s: {now}\n{stacks.getvalue()}")
+                raise RuntimeError(f"nothing for {QUIET_MAX_S:.0f} s: {self._so_far()}\n{stacks.getvalue()}")
             await asyncio.sleep(LOOK_S)
-        return Moment(time.time(), time.process_time(), self._course.ended)
+        return Moment(time.time(), time.process_time(), course.ended)
 
     def _ends(self) -> dict[str, float]:
         return {end: self._metrics.value("events", HANDLER, end) for end in ENDS}
