@@ -15,7 +15,7 @@ nothing about trying again: the policy's own backoff is used, and the decision s
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, TypeAlias, final
@@ -68,10 +68,10 @@ def decide(
             statements raised: a rule speaks of the handler.
         now: the wall clock, for a Retry-After that is a date without the answer's own date beside it.
     """
-    absolute = [(line, link) for link in _all_links(exc) for line in _absolute_of(type(link))]
-    for line, link in sorted(absolute, key=lambda pair: ABSOLUTE.index(pair[0])):
-        if (decision := _of_line(line, link, now)) is not None:
-            return decision
+    if absolute := [(line, link) for link in _all_links(exc) for line in _absolute_of(type(link))]:
+        for line, link in sorted(absolute, key=lambda pair: ABSOLUTE.index(pair[0])):
+            if (decision := _of_line(line, link, now)) is not None:
+                return decision
     return _Walk(faults, rules, now).of(exc, 0)
 
 
@@ -91,8 +91,14 @@ def may_be_an_outage(exc: BaseException, decision: Decision, faults: Faults) -> 
     return decide(exc, faults) == DependencyAway(DATABASE)
 
 
-def _all_links(exc: BaseException) -> Iterator[BaseException]:
+def _all_links(exc: BaseException) -> Iterable[BaseException]:
     """`exc`, its causes, its members, their causes and members: each once, however they hang together."""
+    if exc.__cause__ is None and not members_of(exc):  # nearly always
+        return (exc,)
+    return _links_of_many(exc)
+
+
+def _links_of_many(exc: BaseException) -> Iterator[BaseException]:
     waiting, seen = [exc], set[int]()
     while waiting:
         link = waiting.pop()

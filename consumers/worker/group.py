@@ -32,7 +32,7 @@ class Progress(Protocol):
         ...
 
     def wrote_outbox(self, new: Sequence[NewOutgoing]) -> None:
-        """There may be something to relay, of which these rows stand there as they are here."""
+        """There may be something to relay; or these letters alone, which stand there as they are here."""
         ...
 
     def queued(self) -> None:

@@ -11,7 +11,7 @@ from ..engine.signals import Finished
 from .worker import Worker
 
 WakeRelay = Callable[[Sequence[NewOutgoing]], None]
-"""With rows that were just written."""
+"""With letters that were just written, where there is nothing else."""
 
 
 @final
@@ -37,7 +37,7 @@ class EngineProgress:
             self._worker.signal(signal)
 
     def wrote_outbox(self, new: Sequence[NewOutgoing]) -> None:
-        """There may be something to relay, of which these rows stand there as they are here."""
+        """There may be something to relay; or these letters alone, which stand there as they are here."""
         self._wake_relay(new)
 
     def queued(self) -> None:

@@ -31,6 +31,10 @@ LOOK_MIN_S: Final = 0.05
 """While more comes all the time the relay looks twenty times a second: what was committed in between goes out together,
 with one look and one mark for all of it. The first to come after a quiet while goes at once."""
 
+LETTERS_APART_S: Final = 0.25
+"""Where nothing but letters comes, it looks four times a second: nobody waits for a letter, and a look and a mark are
+seven ways to the database and back."""
+
 ROWS_MAX: Final = 1_000
 """Rows read at once: a few megabytes of letters, one round trip."""
 
@@ -76,15 +80,33 @@ class Relay:
         self._passed_over: set[str] = set()
         """Topics that were left out of a look, because something was being sent to them."""
         self._known: dict[bytes, Headers] = {}
+        self._looked_s = float("-inf")
+        self._letters_due: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._looked = asyncio.Event()
 
     def wake(self, new: Sequence[outbox.NewOutgoing] = ()) -> None:
-        """There may be something to send, of which these rows were committed just now, as they are here."""
+        """There may be something to send; or letters alone, which were committed just now, as they are here."""
+        if not new:
+            self._wake.set()
+            return
+        self._wake_for_letters()
         known = self._known
         known.update([(row.id, row.headers) for row in new])
         for row_id in [*islice(known, max(0, len(known) - KNOWN_MAX))]:
             del known[row_id]
+
+    def _wake_for_letters(self) -> None:
+        if self._letters_due is not None:
+            return
+        loop, due_s = asyncio.get_running_loop(), self._looked_s + LETTERS_APART_S
+        if loop.time() >= due_s:
+            self._wake.set()
+        else:
+            self._letters_due = loop.call_at(due_s, self._letters_are_due)
+
+    def _letters_are_due(self) -> None:
+        self._letters_due = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -92,10 +114,10 @@ class Relay:
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
             while True:
-                not_before_s = loop.time() + LOOK_MIN_S
+                self._looked_s = loop.time()
                 if not await self._look(group):
                     await self._pause()
-                    await asyncio.sleep(not_before_s - loop.time())
+                    await asyncio.sleep(self._looked_s + LOOK_MIN_S - loop.time())
 
     async def drain(self, budget_s: float) -> None:
         """Have what is there relayed, at most for `budget_s`; the rest waits in the table for the next owner."""

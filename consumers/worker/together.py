@@ -19,11 +19,8 @@ APART_S: Final = 0.1
 """Between two looks; the first after a while is at once. Of 800 failures a second 80 wait for each other, and nobody
 else is held up by that but later events of their keys."""
 
-MOMENTS_S: Final = 0.1
-"""Waits of `LONG_S` and more end at multiples of it."""
-
-LONG_S: Final = 0.1
-"""A shorter wait is somebody's wish to be quick."""
+MOMENTS_S: Final[tuple[tuple[float, float], ...]] = ((0.1, 0.1), (0.02, 0.05))
+"""Waits of so many seconds and more end at multiples of so many. A shorter one is somebody's wish to be quick."""
 
 
 @final
@@ -97,9 +94,10 @@ class Rests(Generic[T]):
 def until_moment_s(delay_s: float, now_s: float) -> float:
     """How long to wait from `now_s` on, at least `delay_s`, so that many waits end at once.
 
-    >>> until_moment_s(0.25, 10.0), until_moment_s(0.26, 10.0), until_moment_s(0.01, 10.0)
-    (0.3, 0.3, 0.01)
+    >>> until_moment_s(0.25, 10.0), until_moment_s(0.26, 10.0), until_moment_s(0.03, 10.0), until_moment_s(0.01, 10.0)
+    (0.3, 0.3, 0.05, 0.01)
     """
-    if delay_s < LONG_S:
-        return delay_s
-    return round(math.ceil(round((now_s + delay_s) / MOMENTS_S, 6)) * MOMENTS_S - now_s, 6)
+    for long_s, moments_s in MOMENTS_S:
+        if delay_s >= long_s:
+            return round(math.ceil(round((now_s + delay_s) / moments_s, 6)) * moments_s - now_s, 6)
+    return delay_s

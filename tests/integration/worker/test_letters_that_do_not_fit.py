@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from structlog.testing import capture_logs
 
 from tests.services.topics import Topic
 from tests.support.desk import Do, at_desk, letters
@@ -158,3 +159,17 @@ async def test_letters_that_wait_too_long_pause_consumption_too(stage: Stage, to
     await worker.until(lambda: "outbox" in str(worker.board.ready().body))
     letters(app, topic)
     await worker.until(lambda: worker.board.ready().ok)
+
+
+async def test_a_topic_that_is_not_there_is_told_of_once_and_not_for_each_of_its_letters(
+    stage: Stage, topic: Topic
+) -> None:
+    """A line for each of a million letters, every ten seconds, would fill the disk."""
+    name = topic(partitions=1)
+    await stage.send(name, *[Sent(f"e{number}", key=b"%d" % number) for number in range(30)])
+    with capture_logs() as lines:
+        worker = await stage.start(refusing(name))
+        await worker.until(lambda: worker.metrics.value("outbox_published", "failed") >= 30)
+    told = [line["why"] for line in lines if line["event"] == "outbox_topic_blocked"]
+    assert 1 <= len(told) <= 3, "once for each time that it was tried"
+    assert all(why.startswith("unknown_topic") for why in told)

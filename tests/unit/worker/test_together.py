@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.consumers.worker import together
-from tidegate.consumers.worker.together import LONG_S, MOMENTS_S, Rests, Together, until_moment_s
+from tidegate.consumers.worker.together import MOMENTS_S, Rests, Together, until_moment_s
 
 
 class Looks:
@@ -88,7 +88,8 @@ def test_a_wait_is_never_shorter_and_hardly_longer_and_long_ones_end_at_common_m
     delay_s: float, now_s: float
 ) -> None:
     wait_s = until_moment_s(delay_s, now_s)
-    assert delay_s - 1e-5 <= wait_s <= delay_s + MOMENTS_S + 1e-5
-    if delay_s >= LONG_S:
-        moments = (now_s + wait_s) / MOMENTS_S
+    moments_s = next((moments_s for long_s, moments_s in MOMENTS_S if delay_s >= long_s), 0.0)
+    assert delay_s - 1e-5 <= wait_s <= delay_s + moments_s + 1e-5
+    if moments_s:
+        moments = (now_s + wait_s) / moments_s
         assert abs(moments - round(moments)) < 1e-3
