@@ -12,7 +12,7 @@ if its partition is lost? Whoever takes it up again notices that, as anybody doe
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -42,13 +42,13 @@ NEW: Final = RetryState()
 class FailedAttempt:
     """One that has not been looked at yet; how many others came to a good end behind it.
 
-    It `rests` beside its place, which somebody else may have, unless too many do or it may have to be carried on.
+    It has `left` its place to somebody else, unless too many have or it may have to be carried on.
     """
 
     first: FirstAttempt
     error: Exception
     spawn: Spawn
-    rests: bool
+    left: bool = False
     fine_behind: int = 0
 
 
@@ -107,14 +107,19 @@ class FailedAttempts:
         self._together = Together(self._look)
         self._rests: Rests[Rested] = Rests(self._wake)
         self._last: dict[str, FailedAttempt] = {}
+        self._unseen: Counter[str] = Counter()
+        """How many of each handler have left their places, and nothing is decided about them yet."""
         self._dropped = False
 
     def add(self, first: FirstAttempt, error: Exception, spawn: Spawn) -> None:
         """This attempt came back with an error, and has its place. It leaves that at once, if it can do without."""
-        rests = not _takes_a_task(first.attempt) and self._leave(first.attempt.handler)
-        failed = self._last[first.attempt.handler] = FailedAttempt(first, error, spawn, rests)
+        handler = first.attempt.handler
+        failed = self._last[handler] = FailedAttempt(first, error, spawn)
+        if not _takes_a_task(first.attempt) and self._unseen[handler] < self._runner.places(handler).count:
+            self._unseen[handler] += 1
+            self._leave(failed)
         self._together.add(failed)
-        if not rests:  # it holds others up
+        if not failed.left:  # it holds others up
             self._together.now()
 
     def fine(self, handler: str) -> None:
@@ -152,20 +157,26 @@ class FailedAttempts:
         decision, asks = self._attempts.at_first_sight(_subject(failed.first), failed.error)
         if asks is not None and isinstance(decision, DeadNow | Transient):
             asking[asks].append((failed, decision))
-        elif asks is not None or not self._settle(failed, decision):
-            self._go_on(failed)
+        else:
+            self._carry_out(failed, decision if asks is None else None)
 
     async def _ask(self, dependency: str, those: Sequence[tuple[FailedAttempt, Decision]]) -> None:
         """One question for all whose errors an outage raises too."""
         answers = await self._dependencies.answers(dependency)
         for failed, decision in those:
-            if not answers or not self._settle(failed, decision):
-                self._go_on(failed)
+            self._carry_out(failed, decision if answers else None)
+
+    def _carry_out(self, failed: FailedAttempt, decision: Decision | None) -> None:
+        """What is decided; None: it is not yet."""
+        if failed.left:
+            self._unseen[failed.first.attempt.handler] -= 1
+        if decision is None or not self._settle(failed, decision):
+            self._go_on(failed)
 
     def _go_on(self, failed: FailedAttempt) -> None:
-        if failed.rests:
-            self._come_back(failed.first.attempt.handler)
-        failed.spawn(self._runner.go_on(failed.first, Raised(failed.error), seated=not failed.rests))
+        if failed.left:
+            self._returned(failed.first.attempt.handler, -1)
+        failed.spawn(self._runner.go_on(failed.first, Raised(failed.error), seated=not failed.left))
 
     def _settle(self, failed: FailedAttempt, decision: Decision) -> bool:
         """Do what the decision says. False: that takes a task."""
@@ -177,46 +188,38 @@ class FailedAttempts:
         handler = failed.first.attempt.handler
         if isinstance(fate, Dead) and not self._breakers.admits_now(handler):
             return False  # held back, it waits as all others do
-        if failed.rests:
-            self._runner.places(handler).rested()
-        else:
-            self._give_back(handler)
+        self._leave(failed)
         self._runner.over(failed.first, Ended(fate=fate))
         return True
 
     def _again(self, failed: FailedAttempt, decision: Transient) -> bool:
         first = failed.first
-        if not failed.rests:
+        places = self._runner.places(first.attempt.handler)
+        if not places.may_rest():
             return False
+        self._leave(failed)
         state, then = self._attempts.again(_subject(first), decision, failed.error, first.state or NEW)
         if not isinstance(then, int | float):
+            places.rested()
             return self._end(failed, then)
         self._rests.add(Rested(first, state, failed.spawn), then)
         return True
 
-    def _leave(self, handler: str) -> bool:
-        """Rest beside its place. False: as many do already as there are places."""
-        if not self._runner.places(handler).may_rest():
-            return False
-        self._give_back(handler)
-        return True
-
-    def _give_back(self, handler: str) -> None:
-        self._runner.places(handler).give_back()
-        self._returned(handler, 1)
-
-    def _come_back(self, handler: str) -> Places:
-        """One that rested wants a place again."""
-        places = self._runner.places(handler)
-        places.rested()
-        self._returned(handler, -1)
-        return places
+    def _leave(self, failed: FailedAttempt) -> None:
+        """Its place is somebody else's, if it was not before."""
+        if not failed.left:
+            failed.left, handler = True, failed.first.attempt.handler
+            self._runner.places(handler).give_back()
+            self._returned(handler, 1)
 
     def _wake(self, those: Sequence[Rested]) -> None:
         """Each has a place again as soon as one is free: whoever waits for one is nobody's task."""
         try:
             for rested in those:
-                places = self._come_back(rested.first.attempt.handler)
+                handler = rested.first.attempt.handler
+                places = self._runner.places(handler)
+                places.rested()
+                self._returned(handler, -1)
                 if places.take():
                     self._begin_again(rested, places)
                 else:

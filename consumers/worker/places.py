@@ -13,10 +13,10 @@ from typing import final
 class Places:
     """A counting semaphore that can be asked without waiting. Owned by the event loop; first come, first served."""
 
-    __slots__ = ("_count", "_free", "_resting", "_waiting")
+    __slots__ = ("_free", "_resting", "_waiting", "count")
 
     def __init__(self, count: int) -> None:
-        self._count = self._free = count
+        self.count = self._free = count
         self._resting = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -50,7 +50,7 @@ class Places:
 
     def may_rest(self) -> bool:
         """Be one of those that rest beside their places, if there are not too many."""
-        if self._resting >= self._count:
+        if self._resting >= self.count:
             return False
         self._resting += 1
         return True

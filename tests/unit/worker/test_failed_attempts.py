@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from tidegate.consumers.worker.attempts import Attempts
 from tidegate.consumers.worker.concluding import Ended
+from tidegate.consumers.worker.dependencies import Dependencies
 from tidegate.consumers.worker.failed_attempts import FailedAttempts, Rested
 from tidegate.consumers.worker.first_attempts import FirstAttempt
 from tidegate.consumers.worker.places import Places
@@ -31,13 +32,25 @@ class Rules:
     def __init__(self, decisions: Sequence[Decision]) -> None:
         self._decisions = [*decisions]
         self.asked = 0
+        self.behind: str | None = None
 
-    def at_first_sight(self, subject: object, error: Exception) -> tuple[Decision, None]:
+    def at_first_sight(self, subject: object, error: Exception) -> tuple[Decision, str | None]:
         self.asked += 1
-        return (self._decisions.pop(0) if len(self._decisions) > 1 else self._decisions[0]), None
+        return (self._decisions.pop(0) if len(self._decisions) > 1 else self._decisions[0]), self.behind
 
     def again(self, subject: object, decision: object, error: object, state: object) -> tuple[RetryState, float]:
         return RetryState(), 0.001
+
+
+class Dependency:
+    """Answers once it is let."""
+
+    def __init__(self) -> None:
+        self.answer = asyncio.Event()
+
+    async def answers(self, name: str) -> bool:
+        await self.answer.wait()
+        return True
 
 
 class Desk:
@@ -59,8 +72,9 @@ class Desk:
         self.first = cast(FirstAttempt, SimpleNamespace(attempt=attempt, state=None))
         self.rules = Rules(decisions or (AGAIN,))
         breakers = DeadBreakers({}, SystemClock(), lambda handler, phase, why: None)
-        rules, nothing = cast(Attempts, self.rules), cast(Any, None)
-        self.failures = FailedAttempts(self, rules, nothing, breakers, self._returned, self._failed)
+        self.dependency = Dependency()
+        rules, dependencies = cast(Attempts, self.rules), cast(Dependencies, self.dependency)
+        self.failures = FailedAttempts(self, rules, dependencies, breakers, self._returned, self._failed)
 
     def _returned(self, handler: str, n: int) -> None:
         self.counted.append(n)
@@ -165,13 +179,40 @@ async def test_as_many_as_there_are_places_wait_for_a_look_and_the_next_one_has_
     assert desk.rules.asked == 4, "nobody rests any more, so there is room for these"
 
 
+async def test_no_more_rest_than_there_are_places_and_the_next_one_is_carried_on() -> None:
+    """Each leaves its place until it is looked at; then the third has to hold one, or everything might wait."""
+    desk = Desk(AGAIN, seats=2)
+    desk.failures.drop()  # nobody is woken, nobody looks by himself
+    for _ in range(1 + 2 + 1):
+        desk.fails()
+    await turns()
+    assert desk.carried_on == [False, True], "of the four, two rest; one of the others has its place still"
+    assert not desk.seats.may_rest()
+
+
+async def test_while_a_dependency_is_asked_no_more_leave_their_places_than_there_are() -> None:
+    """An outage fails every attempt, and its answer may take seconds: nothing piles up in memory meanwhile."""
+    desk = Desk(DEAD, seats=2)
+    desk.rules.behind = "postgresql"
+    for _ in range(2 + 2):
+        desk.fails()
+        await turns()
+    assert desk.counted == [1, 1], "two have left their places"
+    assert not desk.seats.take(), "and two more hold them"
+    desk.dependency.answer.set()
+    await turns()
+    assert len(desk.ended) == 4
+    assert desk.seats.take()
+    assert desk.counted == [1, 1, 1, 1]
+
+
 async def test_what_takes_a_task_asks_for_a_place_again() -> None:
     desk = Desk(SKIP)
     desk.fails()
     await turns()
     assert desk.carried_on == [False]
     assert desk.counted == [1, -1]
-    assert desk.seats.may_rest(), "it does not rest any more"
+    assert desk.seats.take(), "it waits for it in its task"
 
 
 async def test_one_that_may_not_leave_its_place_is_carried_on_at_once_and_has_it() -> None:
