@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import io
 import json
 import os
@@ -47,6 +48,9 @@ LOOK_S: Final = 0.005
 
 QUIET_MAX_S: Final = 60.0
 """When nothing comes to its end for so long, nothing will: a rebalance behind a machine that stood still takes less."""
+
+LEAVE_MAX_S: Final = 60.0
+"""To stop and to end the process takes half a minute at most; what takes longer shows where each thread stands."""
 
 STEADY: Final = (0.25, 0.95)
 """A steady rate is counted between these shares of the ends. In the first quarter connections are opened, and what was
@@ -159,6 +163,7 @@ async def measure(kind: str, url: str, bootstrap: str, topic: str, count: int, c
     warm, late = [await watch.until(_have_ended(course, count * share)) for share in STEADY]
     done = await watch.until(lambda: course.ended >= count and watch.written() >= count)
     assert course.first_at is not None, "an event ended"
+    faulthandler.dump_traceback_later(LEAVE_MAX_S, exit=True)
     stop.set()
     await running
     seconds, steadily = done.at - course.first_at, late.ended - warm.ended

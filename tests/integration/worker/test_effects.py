@@ -68,11 +68,12 @@ Handler = Callable[[Do, Context, Client], Awaitable[None]]
 
 
 def charging(
-    topic: str, service: Provider, rule: EffectRule, handler: Any = charge, *, deadline_s: float = 3.0, **options: Any
-) -> App:
+    topic: str, service: Provider, rule: EffectRule, handler: Any = charge, *,
+    deadline_s: float = 3.0, call_s: float = CALL_S, **options: Any,
+) -> App:  # fmt: skip
     """An app whose command calls the service."""
     app = reader(topic)
-    app.effect("charge", rule=rule, deadline_s=CALL_S, margin_s=0.2)
+    app.effect("charge", rule=rule, deadline_s=call_s, margin_s=0.2)
     (consumer,) = app.consumers.values()
     app.handler(Do)(handler)
 

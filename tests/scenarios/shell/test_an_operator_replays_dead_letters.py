@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -49,7 +50,8 @@ class Operator:
 
     async def interrupts(self, *arguments: str, at: int) -> tuple[int, str]:
         """Start it, press Ctrl-C once so many are queued; its exit code and what it said."""
-        process = start("dlq", "replay", *arguments, log=self._log, variables=self.variables)
+        variables = {**self.variables, "PYTHONFAULTHANDLER": "1"}
+        process = start("dlq", "replay", *arguments, log=self._log, variables=variables)
         try:
             give_up_s = time.monotonic() + PATIENCE_S
             while await self.count("max(replayed) FROM tidegate.replay") < at:
@@ -57,7 +59,12 @@ class Operator:
                 assert time.monotonic() < give_up_s, "it did not get so far"
                 await asyncio.sleep(0.02)
             process.send_signal(signal.SIGINT)
-            return await asyncio.to_thread(process.wait, PATIENCE_S), self._log.read_text()
+            try:
+                return await asyncio.to_thread(process.wait, PATIENCE_S), self._log.read_text()
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGABRT)
+                await asyncio.to_thread(process.wait, PATIENCE_S)
+                raise AssertionError(f"it does not end, and stands here:\n{self._log.read_text()}") from None
         finally:
             process.kill()
             process.wait()
