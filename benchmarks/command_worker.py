@@ -210,6 +210,7 @@ class Watch:
             if course.ended != seen:
                 seen, quiet_since_s = course.ended, time.monotonic()
             elif time.monotonic() - quiet_since_s > QUIET_MAX_S:
+                faulthandler.dump_traceback_later(LEAVE_MAX_S, exit=True)  # what stands still may not end either
                 stacks = io.StringIO()
                 for task in asyncio.all_tasks():
                     task.print_stack(limit=3, file=stacks)

@@ -25,6 +25,7 @@ from tidegate.inbox.outcome import Dead as Verdict
 from tidegate.inbox.outcome import Reason
 from tidegate.inbox.points import Writes
 from tidegate.inbox.quick import QuickStore
+from tidegate.inbox.record_bytes import decode_headers
 from tidegate.inbox.tables import Tables
 
 H, CONSUMER, TOPIC = 7, "billing", "shop.orders"
@@ -56,9 +57,9 @@ class Desk:
     epochs: dict[Partition, int]
     known: FailingIds
 
-    async def put(self, rows: Sequence[Dead], *moves: Move) -> None:
+    async def put(self, rows: Sequence[Dead], *moves: Move) -> bool:
         async with self.store.transaction(Writes.GROUP) as statements:
-            await dead_rows.put(statements, self.t, CONSUMER, self.epochs, self.known, rows, moves)
+            return await dead_rows.put(statements, self.t, CONSUMER, self.epochs, self.known, rows, moves)
 
     async def put_the_long_way(self, rows: Sequence[Dead]) -> None:
         async with self.db.transaction() as conn:
@@ -238,3 +239,14 @@ async def test_an_open_group_holds_a_takeover_and_its_lanes(desk: Desk) -> None:
             assert free.all() == []
         assert not taking.done()
     assert await taking == desk.epochs[P1] + 1
+
+
+async def test_a_letter_that_stood_there_before_stays_as_it_was_and_is_not_told_to_be_new(desk: Desk) -> None:
+    """Its row was deleted, and it was not: whoever sends it has to read what it says."""
+    assert await desk.put(dead(0)), "a new one"
+    (row, letter) = dead(1)[0]
+    async with desk.db.transaction() as conn:
+        await outbox.put(conn, desk.t, [replace(letter, headers=(("as-it", b"was"),))])
+    assert not await desk.put([(row, letter)])
+    (headers,) = await desk.read("SELECT headers FROM {outbox} ORDER BY seq DESC LIMIT 1")
+    assert decode_headers(headers[0]) == (("as-it", b"was"),)

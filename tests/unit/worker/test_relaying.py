@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -39,37 +40,40 @@ class NoHomes:
             await self._looked.wait()
 
 
-async def test_letters_wait_for_each_other_and_what_is_published_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    homes, nothing = NoHomes(), cast(Any, None)
-    relay = Relay(nothing, "billing", cast(Holdings, homes), nothing, SystemClock(), nothing, nothing, nothing)
+@asynccontextmanager
+async def running(homes: NoHomes, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Relay]:
+    """A relay that looks when it is woken, and has looked once."""
     monkeypatch.setattr(relaying, "LOOK_S", 1_000.0)
     monkeypatch.setattr(relaying, "LOOK_MIN_S", 0.001)
-    monkeypatch.setattr(relaying, "LETTERS_APART_S", 1_000.0)
-    running = asyncio.ensure_future(relay.run())
+    nothing = cast(Any, None)
+    relay = Relay(nothing, "billing", cast(Holdings, homes), nothing, SystemClock(), nothing, nothing, nothing)
+    task = asyncio.ensure_future(relay.run())
     try:
         await homes.until(1)
+        yield relay
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_letters_wait_for_each_other_and_what_is_published_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    homes = NoHomes()
+    monkeypatch.setattr(relaying, "LETTERS_APART_S", 1_000.0)
+    async with running(homes, monkeypatch) as relay:
         relay.wake([LETTER])
         for _ in range(20):
             await asyncio.sleep(0)
         assert len(homes.looks) == 1, "nothing but a letter: it waits for more"
         relay.wake()
         await homes.until(2)
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
 
 
 async def test_a_letter_that_nothing_came_before_goes_at_once_and_the_next_one_a_while_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    homes, nothing = NoHomes(), cast(Any, None)
-    relay = Relay(nothing, "billing", cast(Holdings, homes), nothing, SystemClock(), nothing, nothing, nothing)
-    monkeypatch.setattr(relaying, "LOOK_S", 1_000.0)
-    monkeypatch.setattr(relaying, "LOOK_MIN_S", 0.001)
+    homes = NoHomes()
     monkeypatch.setattr(relaying, "LETTERS_APART_S", 0.0)
-    running = asyncio.ensure_future(relay.run())
-    try:
-        await homes.until(1)
+    async with running(homes, monkeypatch) as relay:
         relay.wake([LETTER])
         await homes.until(2)
         monkeypatch.setattr(relaying, "LETTERS_APART_S", 0.1)
@@ -77,6 +81,3 @@ async def test_a_letter_that_nothing_came_before_goes_at_once_and_the_next_one_a
         relay.wake([LETTER])
         await homes.until(3)
         assert homes.looks[2] - homes.looks[1] >= 0.1 - 0.002, "as exact as the loop's clock"
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
