@@ -19,7 +19,7 @@ class Topic(Protocol):
     """Makes a topic and gives its name."""
 
     def __call__(self, partitions: int = 4, config: Mapping[str, str] | None = None, name: str | None = None) -> str:
-        """Make a topic; its name is unique unless `name` says it."""
+        """Make a topic with a name that no other test has: a new one, or `name`, which begins with one made before."""
         ...
 
 
@@ -30,7 +30,10 @@ def fresh(bootstrap: str, hint: str) -> Generator[Topic]:
     made: list[str] = []
 
     def topic(partitions: int = 4, config: Mapping[str, str] | None = None, name: str | None = None) -> str:
-        name = name or f"{hint}-{uuid.uuid4().hex[:8]}"
+        if name is None:
+            name = f"{hint}-{uuid.uuid4().hex[:8]}"
+        elif not any(name.startswith(other) for other in made):  # tests run beside each other, on one broker
+            raise ValueError(f"topic {name}: begin the name with that of a topic that this test made")
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
         admin.create_topics([new])[name].result(ANSWER_S)
         made.append(name)

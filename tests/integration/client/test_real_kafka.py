@@ -172,7 +172,7 @@ async def test_a_missing_topic_is_latched_and_then_read_when_it_appears(
     Parts: real (Kafka)
     Red when: topics.py's `seen` does not latch what metadata does not show
     """
-    name = f"missing-{uuid.uuid4().hex[:8]}"
+    name = f"{topic(partitions=1)}.missing"
     desk = Desk()
     quick = {"topic.metadata.refresh.interval.ms": 1_000}
     world = ClusterWorld(desk, PlainIntake(), name, kafka_bootstrap, protocol, quick)

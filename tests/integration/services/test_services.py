@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import asyncpg
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.services.server import GUARD
@@ -29,6 +30,13 @@ def test_a_topic_is_ready_when_its_maker_returns(kafka_bootstrap: str, topic: To
     name = topic(partitions=2, config={"cleanup.policy": "compact"})
     found = AdminClient({"bootstrap.servers": kafka_bootstrap}).list_topics(name, timeout=10).topics[name]
     assert sorted(found.partitions) == [0, 1]
+
+
+def test_a_topic_that_another_test_could_name_too_is_not_made(kafka_bootstrap: str, topic: Topic) -> None:
+    """Tests run beside each other on one broker: two of them with the same topic meet only now and then."""
+    with pytest.raises(ValueError, match="topic told: begin the name with that of a topic that this test made"):
+        topic(name="told")
+    assert topic(partitions=1, name=f"{topic(partitions=1)}.told").endswith(".told")
 
 
 def test_the_registry_answers(registry_url: str) -> None:

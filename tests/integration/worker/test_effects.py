@@ -61,7 +61,7 @@ async def charge(command: Do, ctx: Context, client: Client) -> None:
         if not effect.is_done:
             answer = await client.charge(command.id, effect.key, effect.timeout_s)
             effect.complete(answer, answer)
-    await ctx.publish("told", {"id": effect.result})
+    await ctx.publish(f"{ctx.event.topic}.told", {"id": effect.result})
 
 
 Handler = Callable[[Do, Context, Client], Awaitable[None]]

@@ -60,7 +60,7 @@ async def test_a_thousand_effects_and_a_restore_double_none(
     """The service is the judge: every operation once. What the copy forgot goes by its key, is probed, or reviewed."""
     service.honours_keys = rule == "key"
     name = topic(partitions=2)
-    topic(partitions=1, name="told")
+    topic(partitions=1, name=f"{name}.told")
     app = charging(name, service, RULES[rule], deadline_s=60.0, call_s=30.0)  # a slow machine is no silent provider
     sent = [Sent(f"o{n}", key=b"%d" % n, partition=n % 2) for n in range(EVENTS)]
     worker = await stage.start(app)
