@@ -92,7 +92,19 @@ def _values(row: NewOutgoing) -> tuple[Any, ...]:
     )
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """What a look leaves out: whole topics, keys of a topic, single rows."""
+
+    topics: Collection[str] = ()
+    keys: Collection[tuple[str, bytes]] = ()
+    ids: Collection[bytes] = ()
+
+
+NOTHING_BLOCKED: Final = Blocked()
 NOTHING_KNOWN: Final[Mapping[bytes, Headers]] = MappingProxyType({})
+NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 async def unpublished(
@@ -100,21 +112,21 @@ async def unpublished(
     t: Tables,
     consumer: str,
     homes: Collection[Partition],
+    partition_counts: Mapping[str, int] = NO_COUNTS,
     *,
     limit: int,
-    blocked_topics: Collection[str] = (),
-    partition_counts: Mapping[str, int] | None = None,
+    blocked: Blocked = NOTHING_BLOCKED,
     known: Mapping[bytes, Headers] = NOTHING_KNOWN,
 ) -> list[Outgoing]:
     """The rows at home in `homes` that are not sent, in the order of `seq`; no lock.
 
-    `blocked_topics` are left out, so that a forbidden topic never stops the others. With `partition_counts` a home's
-    partition is taken modulo its topic's present count. `known`: the headers of rows that need not be decoded.
+    What is `blocked` is left out, and counts for nothing in the `limit`, so that it never stops what stands behind it.
+    A home's partition is taken modulo its topic's count, where that is given. `known`: the headers of rows that need
+    not be decoded.
     """
     if not homes:
         return []
     places = sorted(homes)
-    counts = partition_counts or {}
     rows = await conn.execute(
         t.sql("""
             SELECT o.id, o.seq, o.kind, o.topic, o.key, o.payload, o.headers, o.home_topic, o.home_partition
@@ -122,14 +134,20 @@ async def unpublished(
               JOIN unnest(CAST(:topics AS text[]), CAST(:partitions AS int[]), CAST(:counts AS int[]))
                    u (topic, partition, n) ON u.topic = o.home_topic AND u.partition = o.home_partition % u.n
              WHERE o.published_at IS NULL AND o.consumer = :consumer AND NOT o.topic = ANY (CAST(:blocked AS text[]))
+               AND NOT o.id = ANY (CAST(:ids AS bytea[]))
+               AND NOT EXISTS (SELECT FROM unnest(CAST(:key_topics AS text[]), CAST(:keys AS bytea[])) k (topic, key)
+                                WHERE k.topic = o.topic AND k.key = o.key)
              ORDER BY o.seq LIMIT :limit
         """),
         {
             "consumer": consumer,
             "topics": [home.topic for home in places],
             "partitions": [home.number for home in places],
-            "counts": [max(1, counts.get(home.topic, _ANY_COUNT)) for home in places],
-            "blocked": list(blocked_topics),
+            "counts": [max(1, partition_counts.get(home.topic, _ANY_COUNT)) for home in places],
+            "blocked": list(blocked.topics),
+            "ids": list(blocked.ids),
+            "key_topics": [topic for topic, _ in blocked.keys],
+            "keys": [key for _, key in blocked.keys],
             "limit": limit,
         },
     )

@@ -1,9 +1,11 @@
-"""What is looked at now and then: that the loop turns, what topics' names stand for, lag, outbox, window, holds."""
+"""What is looked at now and then: that the loop turns, what topics' names stand for, lag, outbox, window,
+holds, whose rows are ours.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, final
 
 import sqlalchemy as sa
@@ -14,6 +16,7 @@ from ...inbox.clock import SteadyClock
 from ...inbox.errors import OwnershipLost, TransientError
 from ...inbox.event import Partition
 from ...inbox.holding import Holdings
+from ...inbox.homes import Homes, topics_with_rows
 from ...inbox.store import STORE_ERRORS, Store
 from ..client.ports import KafkaPort
 from ..engine.engine import Progress
@@ -42,6 +45,10 @@ TOPICS_S: Final = 15.0
 """A topic that was made anew under a running consumer is noticed within this time, if no offset error tells earlier."""
 
 
+HOMES_S: Final = 15.0
+"""How soon rows get another owner whose partition is gone: nobody waits for them but after a change of topics."""
+
+
 @final
 class Housekeeping:
     """Owned by the event loop; `run` until cancelled."""
@@ -53,6 +60,8 @@ class Housekeeping:
         worker: Worker,
         kafka: KafkaPort,
         holdings: Holdings,
+        homes: Homes,
+        handlers: Collection[int],
         topics: TopicWatch,
         board: HealthBoard,
         metrics: Metrics,
@@ -66,7 +75,8 @@ class Housekeeping:
         self._consumer = consumer
         self._worker = worker
         self._kafka = kafka
-        self._holdings = holdings
+        self._homes = homes
+        self._handlers = handlers
         self._topics = topics
         self._board = board
         self._metrics = metrics
@@ -83,6 +93,7 @@ class Housekeeping:
             group.create_task(self._every(FIGURES_S, self._brakes))
             group.create_task(self._every(HELD_S, self._held.look))
             group.create_task(self._every(TOPICS_S, self._look_at_topics))
+            group.create_task(self._every(HOMES_S, self._look_at_homes, at_once=True))
 
     async def _beat(self) -> None:
         while True:
@@ -90,14 +101,16 @@ class Housekeeping:
             self._board.assigned = len(self._worker.engine.progress()) if self._board.assigned is not None else None
             await asyncio.sleep(BEAT_S)
 
-    async def _every(self, period_s: float, look: Look) -> None:
+    async def _every(self, period_s: float, look: Look, *, at_once: bool = False) -> None:
         """A look that meets an outage is left out: what needs the dependency reports it."""
-        while True:
+        if not at_once:
             await asyncio.sleep(period_s)
+        while True:
             try:
                 await look()
             except (TransientError, OwnershipLost, *STORE_ERRORS) as error:
                 log.debug("look_left_out", error=type(error).__name__)
+            await asyncio.sleep(period_s)
 
     async def _figures(self) -> None:
         engine, metrics = self._worker.engine, self._metrics
@@ -149,6 +162,15 @@ class Housekeeping:
             self._board.back(OUTBOX)
             self._worker.back(OUTBOX)
         self._pressed = too_much
+
+    async def _look_at_homes(self) -> None:
+        counts = await self._kafka.partition_counts(self._homes.topics)
+        async with self._store.look() as conn:
+            with_rows = await topics_with_rows(conn, self._store.tables, self._consumer, self._handlers)
+        for topic in self._homes.learn(counts, with_rows):
+            log.warning(
+                "rows_of_a_topic_not_read", topic=topic, worked_under=str(self._homes.owner(Partition(topic, 0)))
+            )
 
     async def _look_at_topics(self) -> None:
         await self._topics.look(self._changed)

@@ -17,6 +17,7 @@ from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError
 from ...inbox.failure_rows import Failure
 from ...inbox.holding import Holdings
+from ...inbox.homes import Homes
 from ...inbox.outcome import Reason
 from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.versions import is_run
@@ -40,9 +41,10 @@ NOTHING: Final = Found(())
 class LookAhead:
     """Owned by the event loop."""
 
-    def __init__(self, store: Store, holdings: Holdings, intake: EventIntake, clock: Clock) -> None:
+    def __init__(self, store: Store, holdings: Holdings, homes: Homes, intake: EventIntake, clock: Clock) -> None:
         self._store = store
         self._holdings = holdings
+        self._homes = homes
         self._intake = intake
         self._clock = clock
 
@@ -56,11 +58,11 @@ class LookAhead:
         doubts = any(holding.unclean_ends or holding.suspect_rows for holding in holdings)
         if doubts or not holdings or not all(row.alone for row in rows):
             return NOTHING
-        most, homes = min(BATCH_ROWS_MAX, bound.projection.batch_max), [holding.partition for holding in holdings]
+        most, places = min(BATCH_ROWS_MAX, bound.projection.batch_max), self._homes.places()
         try:
             async with self._store.look() as conn:
                 found = await failure.pick(
-                    conn, self._store.tables, [bound.handler_id], homes, {}, self._clock.now(), most,
+                    conn, self._store.tables, [bound.handler_id], *places, self._clock.now(), most,
                     busy=busy, bytes_max=BATCH_BYTES_MAX, taken=[row.id for row in rows],
                 )  # fmt: skip
             if len(found) < 2 or not all(is_alike(row) for row in found):

@@ -1,11 +1,12 @@
 """The relay: what stands in the outbox goes out to Kafka, in order for each (topic, key), at least once.
 
 Each topic is a stream of its own: one that answers slowly, may not be written or does not exist holds up no other. The
-owner of a row's home relays it, under its fence. What if the process stops after the send and before the mark? The
-row is sent again with the same id in its header. What if this worker is a zombie? Its fence row does not come back when
-it marks, so the row stays for the new owner, and again an id is repeated, never another one made. What cannot be
-written now is left out of the next looks for a while: a topic as a whole, or, where only the record is at fault, the
-records of its key. A letter that its topic finds too large goes out as a claim letter: its record stays in the inbox.
+owner of a row's home (`Homes`) relays it, under its fence. What if the process stops after the send and before the
+mark? The row is sent again with the same id in its header. What if this worker is a zombie? Its fence row does not come
+back when it marks, so the row stays for the new owner, and again an id is repeated, never another one made. What cannot
+be written now is left out of the next looks for a while: a topic as a whole, or, where only the record is at fault, the
+records of its key (itself alone, where it has none). A letter that its topic finds too large goes out as a claim
+letter: its record stays in the inbox.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ...dlq.letter import shrunk
 from ...inbox import fence, outbox
 from ...inbox.clock import Clock
 from ...inbox.event import Headers, Record
-from ...inbox.holding import Holdings
+from ...inbox.homes import Homes
 from ...inbox.points import Point, Writes, reach
 from ...inbox.store import STORE_ERRORS, Store
 from ..client.ports import Outgoing, ProducerPort, SendAnswer, SendResult
@@ -45,8 +46,11 @@ them takes half as long as it took to make the letter."""
 TOPIC_WAIT_S: Final = 10.0
 """How long a topic, or a key, that cannot be written is left alone."""
 
-Stuck = str | tuple[str, bytes | None]
-"""A topic, or the records of one key in it."""
+STUCK_MAX: Final = 10_000
+"""Keys and rows that are left alone. A topic that refuses more is left alone as a whole: each look names them all."""
+
+Stuck = str | tuple[str, bytes] | bytes
+"""A topic, the records of one key in it, or the id of a row that has no key."""
 
 
 @final
@@ -60,7 +64,7 @@ class Relay:
         self,
         store: Store,
         consumer: str,
-        holdings: Holdings,
+        homes: Homes,
         producer: ProducerPort,
         clock: Clock,
         wait_for: Callable[[str], Awaitable[None]],
@@ -69,7 +73,7 @@ class Relay:
     ) -> None:
         self._store = store
         self._consumer = consumer
-        self._holdings = holdings
+        self._homes = homes
         self._producer = producer
         self._clock = clock
         self._wait_for = wait_for
@@ -163,23 +167,34 @@ class Relay:
 
     async def _read(self) -> tuple[list[outbox.Outgoing], bool]:
         """What may be sent now, and whether more stands behind it."""
-        homes = [holding.partition for holding in self._holdings]
-        if not homes:
+        places = self._homes.places()
+        if not places.homes:
             return [], False
         now_s = self._clock.monotonic_s()
         self._blocked_until = {stuck: until for stuck, until in self._blocked_until.items() if until > now_s}
         self._passed_over.update(self._sending)
-        left_out = {*self._sending, *(stuck for stuck in self._blocked_until if isinstance(stuck, str))}
+        blocked = self._left_out()
         async with self._store.look() as conn:
             rows = await outbox.unpublished(
-                conn, self._store.tables, self._consumer, homes,
-                blocked_topics=sorted(left_out), limit=ROWS_MAX, known=self._known,
-            )  # fmt: skip
+                conn, self._store.tables, self._consumer, *places, limit=ROWS_MAX, blocked=blocked, known=self._known
+            )
         for row in rows:
             self._known.pop(row.id, None)
-        sending = self._sending  # may have grown while the database was asked
-        free = [r for r in rows if r.topic not in sending and (r.topic, r.key) not in self._blocked_until]
+        # both may have grown while the database was asked
+        free = [row for row in rows if row.topic not in self._sending and not self._is_stuck(row)]
         return free, len(rows) == ROWS_MAX
+
+    def _left_out(self) -> outbox.Blocked:
+        """What is being sent, and what cannot be written now."""
+        topics, keys, ids = {*self._sending}, list[tuple[str, bytes]](), list[bytes]()
+        for stuck in self._blocked_until:
+            if isinstance(stuck, str):
+                topics.add(stuck)
+            elif isinstance(stuck, bytes):
+                ids.append(stuck)
+            else:
+                keys.append(stuck)
+        return outbox.Blocked(sorted(topics), keys, ids)
 
     async def _send(self, rows: list[outbox.Outgoing]) -> None:
         """Rounds of at most one row a key, so that a failed one is never overtaken by the next of its key."""
@@ -219,30 +234,40 @@ class Relay:
             record = smaller
 
     def _is_stuck(self, row: outbox.Outgoing) -> bool:
-        return row.topic in self._blocked_until or (row.topic, row.key) in self._blocked_until
+        return row.topic in self._blocked_until or _by_itself(row) in self._blocked_until
 
     async def _mark(self, rows: list[outbox.Outgoing]) -> bool:
         """Steps 1 and 7: published, unless the row's home is not ours any more. False: none of them is marked."""
-        fences = self._holdings.fences({row.home for row in rows if row.home is not None})
+        owners = {home: self._homes.holding(home) for row in rows if (home := row.home) is not None}
+        fences = {holding.partition: holding.fence_epoch for holding in owners.values() if holding is not None}
         try:
             async with self._store.transaction(Writes.MARK) as conn:
                 held = await fence.hold(conn, self._store.tables, self._consumer, fences)
-                await outbox.mark_published(conn, self._store.tables, [row.id for row in rows if row.home in held])
+                ours = {home for home, holding in owners.items() if holding is not None and holding.partition in held}
+                await outbox.mark_published(conn, self._store.tables, [row.id for row in rows if row.home in ours])
         except STORE_ERRORS:
             await self._wait_for("postgresql")
             return False
         return bool(held)  # a zombie that marks nothing must not send the same rows again and again
 
+    def _fault(self, row: outbox.Outgoing, *, of_record: bool) -> Stuck:
+        """What is left alone for a while."""
+        return _by_itself(row) if of_record and len(self._blocked_until) < STUCK_MAX else row.topic
+
     def _note(self, row: outbox.Outgoing, result: SendResult) -> None:
         now_s = self._clock.monotonic_s()
         if result.answer is SendAnswer.UNREACHABLE:
-            self._blocked_until[(row.topic, row.key)] = now_s + LOOK_S
+            self._blocked_until[self._fault(row, of_record=True)] = now_s + LOOK_S
             return
-        of_record = result.answer in (SendAnswer.TOO_LARGE, SendAnswer.REFUSED)
-        stuck = (row.topic, row.key) if of_record else row.topic
+        stuck = self._fault(row, of_record=result.answer in (SendAnswer.TOO_LARGE, SendAnswer.REFUSED))
         told, self._blocked_until[stuck] = stuck in self._blocked_until, now_s + TOPIC_WAIT_S
         if not told:  # of a thousand letters for a topic that is not there
             self._blocked(row.topic, f"{result.answer.value}: {result.message}")
+
+
+def _by_itself(row: outbox.Outgoing) -> tuple[str, bytes] | bytes:
+    """What goes no further with this row: its key, whose order is kept, or nothing else."""
+    return row.id if row.key is None else (row.topic, row.key)
 
 
 def _smaller(record: Outgoing) -> Outgoing | None:

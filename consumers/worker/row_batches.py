@@ -24,7 +24,7 @@ from ...inbox.clock import Clock
 from ...inbox.event import Partition
 from ...inbox.failure_rows import Failure
 from ...inbox.faults import classify
-from ...inbox.holding import Holdings
+from ...inbox.homes import Homes
 from ...inbox.meter import Meter
 from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
@@ -50,10 +50,10 @@ class RowBatches:
     """Owned by the event loop; one batch of a projection at a time."""
 
     def __init__(
-        self, store: Store, holdings: Holdings, intake: EventIntake, ends: RowEnds, meter: Meter, clock: Clock
+        self, store: Store, homes: Homes, intake: EventIntake, ends: RowEnds, meter: Meter, clock: Clock
     ) -> None:
         self._store = store
-        self._holdings = holdings
+        self._homes = homes
         self._intake = intake
         self._ends = ends
         self._meter = meter
@@ -71,7 +71,7 @@ class RowBatches:
         taken: list[Taken] = []
         single: list[Failure] = []
         key, homes = bound.key, {(row.home_topic, row.home_partition) for row in rows}
-        held = {home: self._holdings.current(Partition(*home)) for home in homes}
+        held = {home: self._homes.holding(Partition(*home)) for home in homes}
         for row, event in zip(rows, events, strict=True):
             holding = held[row.home_topic, row.home_partition]
             if event is None:

@@ -184,9 +184,9 @@ class RowEnds:
 
     # --------------------------------------------------------------------------------------------------------- one row
 
-    async def hold(self, conn: AsyncConnection, row: Failure, holding: Holding) -> None:
+    async def hold(self, conn: AsyncConnection, holding: Holding) -> None:
         """Step 1. Raises OwnershipLost."""
-        await self._held(conn, {row.home: holding.fence_epoch})
+        await self._held(conn, {holding.partition: holding.fence_epoch})
 
     async def _held(self, conn: AsyncConnection, fences: Mapping[Any, int]) -> frozenset[Any]:
         held = await fence.hold(conn, self._tables, self._consumer, fences)
@@ -216,7 +216,7 @@ class RowEnds:
         """The row stays, as what became of it: dead once more, for a person to decide, or queued until it is due."""
         name = self._names[row.handler]
         async with self._store.transaction(Writes.VERDICT, name) as conn:
-            await self.hold(conn, row, holding)
+            await self.hold(conn, holding)
             await failure.lock_lanes(conn, self._tables, [(row.id, row.row_version)])
             changed = await self._change(conn, row, name, fate, attempts)
         if changed:

@@ -18,6 +18,7 @@ from ...inbox.database import Database
 from ...inbox.errors import RecordError, TransientError
 from ...inbox.event import Record
 from ...inbox.holding import Holdings
+from ...inbox.homes import Homes
 from ...inbox.ledger import Ledger
 from ...inbox.points import Writes
 from ...inbox.provider_breakers import is_provider
@@ -135,6 +136,7 @@ class Assembly:
         self._clock = SteadyClock()
         self._clock.sync(registered.now)
         self._holdings = Holdings()
+        self._homes = Homes(self._holdings, consumer.topics)
         self._burial = Burial(consumer.name, self._clock, letter_bytes_max, schema_id_of(consumer))
         codec = open_codec(consumer, settings)
         record_bytes_max = int(settings.kafka.client.get(MESSAGE_BYTES_MAX, RECORD_BYTES_MAX))
@@ -170,9 +172,7 @@ class Assembly:
     def _assemble(self, intake: EventIntake) -> None:
         consumer, store, name, wait = self._consumer, self._store, self._consumer.name, self._dependencies.wait
         ids = self._registered.handler_ids
-        self._relay = Relay(
-            store, name, self._holdings, self._producer, self._clock, wait, self._blocked, self._published
-        )
+        self._relay = Relay(store, name, self._homes, self._producer, self._clock, wait, self._blocked, self._published)
         self._topics = TopicWatch(store, consumer, self._kafka, self._incarnations)
         commands = {c.name: BoundCommand(c, ids[c.name]) for c in consumer.commands.values()}
         projections = [
@@ -184,7 +184,8 @@ class Assembly:
         runner = self._runner
         raisers = self._raisers(appliers, commands)
         self._slow_way = SlowWay(
-            store, name, self._holdings, intake, ids, commands, {bound.handler_id: bound for bound in projections},
+            store, name, self._holdings, self._homes, intake, ids, commands,
+            {bound.handler_id: bound for bound in projections},
             runner, attempts, self._burial, self._dependencies, self._brakes.meter, self._clock, self._relay.wake,
         )  # fmt: skip
         ownership, suspects = self._owners(intake, raisers)
@@ -200,8 +201,8 @@ class Assembly:
             )
         )  # fmt: skip
         self._housekeeping = Housekeeping(
-            store, name, self.worker, self._kafka, self._holdings, self._topics, self._board, self._metrics,
-            self._clock, self._settings.dlq, self._brakes.look,
+            store, name, self.worker, self._kafka, self._holdings, self._homes, list(ids.values()), self._topics,
+            self._board, self._metrics, self._clock, self._settings.dlq, self._brakes.look,
         )  # fmt: skip
 
     def _commands_way(self) -> tuple[CommandRunner, Attempts, ParkedKeys]:

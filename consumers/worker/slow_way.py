@@ -31,6 +31,7 @@ from ...inbox.failure_rows import Failure, Place, Verdict
 from ...inbox.failure_rows import queued as queued_row
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
+from ...inbox.homes import Homes, Places
 from ...inbox.meter import Meter
 from ...inbox.outcome import Dead, FinalStatus
 from ...inbox.points import Writes
@@ -78,6 +79,7 @@ class SlowWay:
         store: Store,
         consumer: str,
         holdings: Holdings,
+        homes: Homes,
         intake: EventIntake,
         handler_ids: Mapping[str, int],
         commands: Mapping[str, BoundCommand],
@@ -93,6 +95,7 @@ class SlowWay:
         self._store = store
         self._consumer = consumer
         self._holdings = holdings
+        self._homes = homes
         self._intake = intake
         self._handler_ids = handler_ids
         self._names = {handler_id: name for name, handler_id in handler_ids.items()}
@@ -105,8 +108,8 @@ class SlowWay:
         self._clock = clock
         self._ends = RowEnds(store, consumer, self._names, self._policy_of, burial, meter, clock, wrote_outbox)
         self._groups = RowGroups(store, self._ends)
-        self._batches = RowBatches(store, holdings, intake, self._ends, meter, clock)
-        self._ahead = LookAhead(store, holdings, intake, clock)
+        self._batches = RowBatches(store, homes, intake, self._ends, meter, clock)
+        self._ahead = LookAhead(store, holdings, homes, intake, clock)
         self._running: dict[asyncio.Task[None], Sequence[Failure]] = {}
         """A row by itself, or rows of one projection in a batch."""
         self._wake = asyncio.Event()
@@ -188,19 +191,19 @@ class SlowWay:
 
     async def _look(self) -> list[list[Failure]]:
         """What to take up now: rows that are worked together, and rows alone."""
-        homes = [holding.partition for holding in self._holdings]
-        if self._quiet or self._held or not homes:
+        places = self._homes.places()
+        if self._quiet or self._held or not places.homes:
             return []
         try:
             async with self._store.look() as conn:
-                rows = await self._pick(conn, homes)
+                rows = await self._pick(conn, places)
             await self._note(rows)
             return [] if self._held else rows  # held meanwhile: they are looked for again
         except STORE_ERRORS as error:
             log.warning("slow_way_waits", error=type(error).__name__)
             return []
 
-    async def _pick(self, conn: AsyncConnection, homes: list[Partition]) -> list[list[Failure]]:
+    async def _pick(self, conn: AsyncConnection, places: Places) -> list[list[Failure]]:
         """Rows of handlers whose breaker is closed; where one of the others may be tried, that one by itself."""
         breakers, now, tables = self._runner.breakers, self._clock.now(), self._store.tables
         batched = self._batched()
@@ -208,24 +211,24 @@ class SlowWay:
         handlers = [*self._commands, *self._projections, self._handler_ids[RESERVED]]
         for handler_id in handlers:
             if handler_id not in batched and breakers.is_due(name := self._names[handler_id]):
-                rows = await failure.pick(conn, tables, [handler_id], homes, {}, now, 1, busy=busy)
+                rows = await failure.pick(conn, tables, [handler_id], *places, now, 1, busy=busy)
                 if rows and breakers.take_try(name):
                     return [rows]
         free = [handler_id for handler_id in handlers if not breakers.is_open(self._names[handler_id])]
         singles = [handler_id for handler_id in free if handler_id not in self._projections]
         found: list[list[Failure]] = []
         if (room := ROWS_MAX - len(busy)) > 0:
-            rows = await failure.pick(conn, tables, singles, homes, {}, now, room, busy=busy)
+            rows = await failure.pick(conn, tables, singles, *places, now, room, busy=busy)
             self._doubt(rows)
             found += [[row] for row in rows]
         projections = [handler_id for handler_id in free if handler_id in self._projections.keys() - batched]
         some = ROWS_MAX if any(holding.unclean_ends for holding in self._holdings) else BATCH_ROWS_MAX
-        if len(projections) > 1 and not await failure.pick(conn, tables, projections, homes, {}, now, 1, busy=busy):
+        if len(projections) > 1 and not await failure.pick(conn, tables, projections, *places, now, 1, busy=busy):
             return found  # most looks end here, or with the one look at the only projection
         for handler_id in projections:
             most = min(some, self._projections[handler_id].projection.batch_max)
             rows = await failure.pick(
-                conn, tables, [handler_id], homes, {}, now, most, busy=busy, bytes_max=BATCH_BYTES_MAX
+                conn, tables, [handler_id], *places, now, most, busy=busy, bytes_max=BATCH_BYTES_MAX
             )
             found += self._together(rows)
         return found
@@ -234,7 +237,7 @@ class SlowWay:
         """After an unclean end the first rows that come are handled alone: the dead owner may have had them in hand."""
         unseen = any(holding.rows_unseen for holding in self._holdings)
         for row in rows if unseen else ():
-            if not self._is_suspect(row) and (holding := self._holdings.current(row.home)) is not None:
+            if not self._is_suspect(row) and (holding := self._homes.holding(row.home)) is not None:
                 holding.doubt(row.id)
 
     def _together(self, rows: list[Failure]) -> list[list[Failure]]:
@@ -255,15 +258,18 @@ class SlowWay:
         for holding in self._holdings:
             if not (holding.unclean_ends and found):
                 continue
-            came = _at_home(found, holding.partition)
+            came = self._at_home(found, holding.partition)
             if not came:
                 continue
-            in_hand = came | _at_home(self._running.values(), holding.partition)
+            in_hand = came | self._at_home(self._running.values(), holding.partition)
             async with self._store.transaction(Writes.SUSPECT) as conn:
                 await fence.take_in_hand(
                     conn, self._store.tables, self._consumer, holding.partition, holding.fence_epoch,
                     in_hand | holding.suspect_rows,
                 )  # fmt: skip
+
+    def _at_home(self, found: Iterable[Sequence[Failure]], partition: Partition) -> set[int]:
+        return {row.id for rows in found for row in rows if self._homes.owner(row.home) == partition}
 
     async def _take_up_many(self, rows: list[Failure]) -> None:
         """Rows of one projection, and those that come behind them, which are looked for meanwhile."""
@@ -300,7 +306,7 @@ class SlowWay:
 
     async def _take_up(self, row: Failure) -> None:
         """One row to its end. What is lost or away leaves it queued, for the next look of whoever owns its home."""
-        holding = self._holdings.current(row.home)
+        holding = self._homes.holding(row.home)
         if holding is None:
             return
         try:
@@ -412,7 +418,7 @@ class SlowWay:
         """A record that can be read by now: one queued row for each handler of its type."""
         now, taken = self._clock.now(), Taken(row, holding, event, (row.handler, COMMAND_VERSION))
         async with self._store.transaction(Writes.HAND_OUT) as conn:
-            await self._ends.hold(conn, row, holding)
+            await self._ends.hold(conn, holding)
             rows = [
                 queued_row(
                     Place(self._handler_ids[name], self._version(name), row.incarnation), event,
@@ -435,10 +441,6 @@ class SlowWay:
     def _version(self, name: str) -> int:
         bound = self._projections.get(self._handler_ids[name])
         return COMMAND_VERSION if bound is None else bound.projection.version
-
-
-def _at_home(found: Iterable[Sequence[Failure]], home: Partition) -> set[int]:
-    return {row.id for rows in found for row in rows if row.home == home}
 
 
 def _claimed_by(row: Failure, bound: BoundProjection) -> tuple[int, int]:

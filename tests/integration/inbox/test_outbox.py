@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
@@ -12,7 +13,7 @@ from tidegate.inbox import outbox
 from tidegate.inbox.database import Database
 from tidegate.inbox.event import Partition
 from tidegate.inbox.identity import digest16
-from tidegate.inbox.outbox import NewOutgoing
+from tidegate.inbox.outbox import NOTHING_BLOCKED, Blocked, NewOutgoing
 from tidegate.inbox.tables import Tables
 
 P0, P5 = Partition("orders", 0), Partition("orders", 5)
@@ -38,13 +39,16 @@ async def put(db: Database, t: Tables, *rows: NewOutgoing) -> None:
 
 
 async def waiting(
-    db: Database, t: Tables, homes: Sequence[Partition] = (P0,), blocked: Sequence[str] = (), count: int | None = None
+    db: Database,
+    t: Tables,
+    homes: Sequence[Partition] = (P0,),
+    blocked: Blocked = NOTHING_BLOCKED,
+    count: int | None = None,
+    limit: int = 100,
 ) -> list[bytes | None]:
     async with db.transaction() as conn:
-        counts = None if count is None else {"orders": count}
-        rows = await outbox.unpublished(
-            conn, t, "billing", homes, limit=100, blocked_topics=blocked, partition_counts=counts
-        )
+        counts = {} if count is None else {"orders": count}
+        rows = await outbox.unpublished(conn, t, "billing", homes, counts, limit=limit, blocked=blocked)
     return [r.key for r in rows]
 
 
@@ -77,7 +81,16 @@ async def test_a_home_beyond_the_topics_partitions_has_an_owner_too(db: Database
 
 async def test_a_blocked_topic_never_stops_the_others(db: Database, t: Tables) -> None:
     await put(db, t, row(1, topic="forbidden"), row(2))
-    assert await waiting(db, t, blocked=["forbidden"]) == [b"2"]
+    assert await waiting(db, t, blocked=Blocked(["forbidden"])) == [b"2"]
+
+
+async def test_a_blocked_key_and_a_blocked_row_take_nobodys_place(db: Database, t: Tables) -> None:
+    """They are left out by the database, so that as many others come as may."""
+    await put(db, t, row(1), row(2), replace(row(3), key=None), replace(row(4), key=None), row(1, topic="other"))
+    await put(db, t, replace(row(5), key=b"1"), replace(row(6, topic="other"), key=b"1"), row(7))
+    blocked = Blocked(keys=[("out", b"1"), ("out", b"2")], ids=[row(3).id])
+    assert await waiting(db, t, blocked=blocked, limit=2) == [None, b"1"]
+    assert await waiting(db, t, blocked=blocked) == [None, b"1", b"7"]
 
 
 async def test_what_is_published_is_gone_from_the_queue_and_kept_in_the_table(db: Database, t: Tables) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import secrets
 
+import pytest
+
 from tests.services.topics import Topic
 from tests.support.desk import Do, at_desk, letters
 from tests.support.running import Sent, Stage, reader
 from tidegate.consumers import Context, RetryPolicy, TransientError
+from tidegate.consumers.worker.relaying import ROWS_MAX
 from tidegate.inbox.identity import outbox_id16
 
 QUICK = RetryPolicy(attempts_max=3, base_s=0.001, cap_s=0.002)
@@ -87,6 +90,31 @@ async def test_a_record_that_its_topic_does_not_take_holds_up_its_own_key_only(s
     waiting = "SELECT convert_from(key, 'UTF8') FROM tidegate.outbox WHERE published_at IS NULL ORDER BY seq"
     assert await stage.rows(waiting) == [("b",), ("b",)]
     assert await stage.failures() == [("d1", "dead", "rejected")]
+
+
+@pytest.mark.parametrize("key", ["each its own", None])
+async def test_more_refused_records_than_a_look_reads_hold_up_nobody_else(
+    stage: Stage, topic: Topic, key: str | None
+) -> None:
+    """Records of a thousand keys, or without any, that their topic never takes; behind them others of that topic."""
+    name, out = topic(partitions=1), topic(partitions=1, config={"max.message.bytes": "2000"})
+    app, large = reader(name), secrets.token_hex(2_000)
+
+    async def act(command: Do, ctx: Context) -> None:
+        if command.id == "many":
+            for n in range(ROWS_MAX):
+                await ctx.publish(out, {"x": large}, key=None if key is None else f"k{n}")
+        else:
+            await ctx.publish(out, {"about": command.id}, key=None if key is None else command.id)
+
+    at_desk(app, act, retry=QUICK)
+    worker = await stage.ready(app)
+    await stage.send(name, Sent("many"))
+    await worker.until_counted("outbox_published", "failed", n=ROWS_MAX)
+    await stage.send(name, Sent("x"))
+    await worker.until_counted("outbox_published", "delivered", n=1)
+    assert [record.value for record in await stage.read(out, 1)] == [b'{"about":"x"}']
+    assert await stage.value("SELECT count(*) FROM tidegate.outbox WHERE published_at IS NULL") == ROWS_MAX
 
 
 async def test_a_value_that_cannot_be_encoded_fails_its_handling(stage: Stage, topic: Topic) -> None:

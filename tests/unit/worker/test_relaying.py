@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from tidegate.consumers.worker import relaying
 from tidegate.consumers.worker.relaying import Relay
 from tidegate.inbox.clock import SystemClock
 from tidegate.inbox.event import Partition
-from tidegate.inbox.holding import Holding, Holdings
+from tidegate.inbox.homes import Homes, Places
 from tidegate.inbox.outbox import NewOutgoing
 
 LETTER = NewOutgoing(
@@ -29,10 +29,10 @@ class NoHomes:
         self.looks: list[float] = []
         self._looked = asyncio.Event()
 
-    def __iter__(self) -> Iterator[Holding]:
+    def places(self) -> Places:
         self.looks.append(asyncio.get_running_loop().time())
         self._looked.set()
-        return iter(())
+        return Places((), {})
 
     async def until(self, looks: int) -> None:
         while len(self.looks) < looks:
@@ -46,7 +46,7 @@ async def running(homes: NoHomes, monkeypatch: pytest.MonkeyPatch) -> AsyncGener
     monkeypatch.setattr(relaying, "LOOK_S", 1_000.0)
     monkeypatch.setattr(relaying, "LOOK_MIN_S", 0.001)
     nothing = cast(Any, None)
-    relay = Relay(nothing, "billing", cast(Holdings, homes), nothing, SystemClock(), nothing, nothing, nothing)
+    relay = Relay(nothing, "billing", cast(Homes, homes), nothing, SystemClock(), nothing, nothing, nothing)
     task = asyncio.ensure_future(relay.run())
     try:
         await homes.until(1)
