@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,6 +32,9 @@ SHARE_MIN: Final = 500
 would be looked at otherwise. Where one home has all that is due, so many come back and the rest with the next look."""
 
 
+NO_ROOMS: Final[Mapping[int, int]] = MappingProxyType({})
+
+
 async def pick(
     conn: AsyncConnection,
     t: Tables,
@@ -42,6 +46,7 @@ async def pick(
     busy: Collection[int] = (),
     bytes_max: int = ANY_BYTES,
     taken: Collection[int] = (),
+    rooms: Mapping[int, int] = NO_ROOMS,
 ) -> list[Failure]:
     """What may be taken up now: queued, due, at home in `homes`, and the first of its lane or alone.
 
@@ -49,6 +54,8 @@ async def pick(
     on already: their lanes are left out, also where a replay has put an earlier row before the one in work.
 
     Where there are many, each home has its share of the `limit`, and `SHARE_MIN` at least: not the first due of all.
+    Of a handler in `rooms` no more come back than stands there, however much of it is due: the others are not kept from
+    their turn by one that is slow.
 
     `taken` are rows that are alone and in hand already: they are passed over, which costs less than to be `busy`.
 
@@ -58,20 +65,22 @@ async def pick(
     """
     if not homes or not handler_ids:
         return []
-    places = sorted(homes)
-    share = max(-(-limit // len(places)), min(limit, SHARE_MIN))
+    places, handlers = sorted(homes), sorted(set(handler_ids))
+    most = [min(limit, rooms.get(handler, limit)) for handler in handlers]
+    shares = [max(-(-n // len(places)), min(n, SHARE_MIN)) for n in most]
     rows = await conn.execute(
         t.sql(_PICK.replace("{columns}", COLUMNS)),
         {
             "topics": [home.topic for home in places],
             "partitions": [home.number for home in places],
             "counts": [max(1, partition_counts.get(home.topic, ANY_COUNT)) for home in places],
-            "handlers": sorted(set(handler_ids)),
+            "handlers": handlers,
+            "room": most,
+            "most": [n + len(busy) for n in most],
+            "share": [n + len(busy) for n in shares],
             "busy": sorted(busy),
             "now": now,
             "limit": limit,
-            "some": limit + len(busy),
-            "share": share + len(busy),
             "bytes_max": bytes_max,
             "taken": list(taken),
         },
@@ -81,8 +90,8 @@ async def pick(
 
 # Each home is one range of the index, read in the order of due times and no further than the limit; the homes beyond
 # the topic's present count are another, nearly always empty. What `asked` says of a handler spares an idle worker with
-# many partitions a look at each of them: most handlers have nothing in the table. Of what all homes together have, only
-# as much is looked at as may come back (a busy lane keeps one row from it). Every look-up has its LIMIT, and an
+# many partitions a look at each of them: most handlers have nothing in the table. Of what all homes of a handler have,
+# only as much is looked at as may come back (a busy lane keeps one row from it). Every look-up has its LIMIT, and an
 # ORDER BY that the index has, so that the plan reads the index however the planner's statistics stand.
 _PICK: Final = """
     WITH home AS MATERIALIZED (
@@ -91,8 +100,11 @@ _PICK: Final = """
          busy AS MATERIALIZED (
            SELECT f.handler, f.topic, f.lane FROM unnest(CAST(:busy AS bigint[])) u (id)
             CROSS JOIN LATERAL (SELECT * FROM {failure} f WHERE f.id = u.id LIMIT 1) f),
+         handler AS MATERIALIZED (
+           SELECT * FROM unnest(CAST(:handlers AS bigint[]), CAST(:room AS int[]), CAST(:most AS int[]),
+                                CAST(:share AS int[])) u (handler, room, most, share)),
          asked AS MATERIALIZED (
-           SELECT h.handler, u.topic,
+           SELECT h.handler, h.share, u.topic,
                   (SELECT true FROM {parked_key} p
                     WHERE p.handler = h.handler AND p.head_home_topic = u.topic AND p.head_due IS NOT NULL
                     ORDER BY p.head_home_partition, p.head_due LIMIT 1) AS lanes,
@@ -105,51 +117,57 @@ _PICK: Final = """
                   (SELECT true FROM {failure} f
                     WHERE f.handler = h.handler AND f.home_topic = u.topic AND f.home_partition >= u.n
                       AND f.state = 'queued' AND f.alone ORDER BY f.home_partition, f.due LIMIT 1) AS alone_beyond
-             FROM unnest(CAST(:handlers AS bigint[])) h (handler) CROSS JOIN (SELECT DISTINCT topic, n FROM home) u),
+             FROM handler h CROSS JOIN (SELECT DISTINCT topic, n FROM home) u),
          head AS MATERIALIZED (
-           SELECT p.* FROM asked a JOIN home USING (topic)
-            CROSS JOIN LATERAL (
-                  (SELECT p.handler, p.topic, p.key_hash, p.head_seq, p.head_due FROM {parked_key} p
-                    WHERE p.handler = a.handler AND p.head_home_topic = a.topic
-                      AND p.head_home_partition = home.partition AND p.head_due <= :now
-                    ORDER BY p.head_due LIMIT CAST(:share AS int))
-                  UNION ALL
-                  (SELECT p.handler, p.topic, p.key_hash, p.head_seq, p.head_due FROM {parked_key} p
-                    WHERE a.lanes_beyond AND p.handler = a.handler AND p.head_home_topic = a.topic
-                      AND p.head_home_partition >= home.n
-                      AND p.head_home_partition % home.n = home.partition AND p.head_due <= :now
-                    ORDER BY p.head_home_partition, p.head_due LIMIT CAST(:share AS int))) p
-            WHERE a.lanes ORDER BY p.head_due LIMIT CAST(:some AS int)),
+           SELECT p.* FROM handler h CROSS JOIN LATERAL (
+                  SELECT p.* FROM asked a JOIN home USING (topic)
+                   CROSS JOIN LATERAL (
+                         (SELECT p.handler, p.topic, p.key_hash, p.head_seq, p.head_due FROM {parked_key} p
+                           WHERE p.handler = a.handler AND p.head_home_topic = a.topic
+                             AND p.head_home_partition = home.partition AND p.head_due <= :now
+                           ORDER BY p.head_due LIMIT a.share)
+                         UNION ALL
+                         (SELECT p.handler, p.topic, p.key_hash, p.head_seq, p.head_due FROM {parked_key} p
+                           WHERE a.lanes_beyond AND p.handler = a.handler AND p.head_home_topic = a.topic
+                             AND p.head_home_partition >= home.n
+                             AND p.head_home_partition % home.n = home.partition AND p.head_due <= :now
+                           ORDER BY p.head_home_partition, p.head_due LIMIT a.share)) p
+                   WHERE a.handler = h.handler AND a.lanes ORDER BY p.head_due LIMIT h.most) p),
          ready AS (
-           SELECT f.at, f.id, head.head_due AS due FROM head
+           SELECT head.handler, head.topic, head.key_hash AS lane, f.at, f.id, head.head_due AS due FROM head
             CROSS JOIN LATERAL (
                   SELECT ctid AS at, id FROM {failure} f
                    WHERE f.handler = head.handler AND f.topic = head.topic AND f.lane = head.key_hash
                      AND f.seq = head.head_seq AND NOT f.alone AND (f.state IN ('queued', 'unknown') OR f.holds)
                    ORDER BY f.handler, f.topic, f.lane, f.seq LIMIT 1) f
            UNION ALL
-           SELECT f.at, f.id, f.due FROM asked a JOIN home USING (topic)
+           SELECT a.handler, f.topic, f.lane, f.at, f.id, f.due FROM asked a JOIN home USING (topic)
             CROSS JOIN LATERAL (
-                  (SELECT ctid AS at, id, due FROM {failure} f
+                  (SELECT ctid AS at, id, due, topic, lane FROM {failure} f
                     WHERE f.handler = a.handler AND f.home_topic = a.topic AND f.home_partition = home.partition
                       AND f.state = 'queued' AND f.alone AND f.due <= :now
                       AND f.id <> ALL (CAST(:taken AS bigint[]))
-                    ORDER BY f.due LIMIT CAST(:share AS int))
+                    ORDER BY f.due LIMIT a.share)
                   UNION ALL
-                  (SELECT ctid AS at, id, due FROM {failure} f
+                  (SELECT ctid AS at, id, due, topic, lane FROM {failure} f
                     WHERE a.alone_beyond AND f.handler = a.handler AND f.home_topic = a.topic
                       AND f.home_partition >= home.n AND f.home_partition % home.n = home.partition
                       AND f.state = 'queued' AND f.alone AND f.due <= :now
                       AND f.id <> ALL (CAST(:taken AS bigint[]))
-                    ORDER BY f.home_partition, f.due LIMIT CAST(:share AS int))) f
+                    ORDER BY f.home_partition, f.due LIMIT a.share)) f
             WHERE a.alone),
-         first AS MATERIALIZED (SELECT at, id, due AS ready FROM ready ORDER BY due, id LIMIT CAST(:some AS int))
+         first AS MATERIALIZED (
+           SELECT r.* FROM handler h CROSS JOIN LATERAL (
+                  SELECT at, id, due AS ready FROM ready
+                   WHERE ready.handler = h.handler
+                     AND NOT EXISTS (SELECT FROM busy b WHERE b.handler = ready.handler AND b.topic = ready.topic
+                                                          AND b.lane = ready.lane)
+                   ORDER BY due, id LIMIT h.room) r)
     SELECT {columns} FROM (
            SELECT f.*, ready, sum(octet_length(headers) + COALESCE(octet_length(value), 0)
                                   + COALESCE(octet_length(edited_value), 0)) OVER (ORDER BY ready, f.id
                                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM first
             CROSS JOIN LATERAL (SELECT {columns} FROM {failure} f WHERE f.ctid = first.at LIMIT 1) f
-            WHERE NOT EXISTS (SELECT FROM busy b WHERE b.handler = f.handler AND b.topic = f.topic AND b.lane = f.lane)
             ORDER BY ready, f.id LIMIT CAST(:limit AS int)) r
      WHERE COALESCE(r.before, 0) < CAST(:bytes_max AS bigint)
      ORDER BY r.ready, r.id

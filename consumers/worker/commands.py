@@ -24,7 +24,7 @@ from ...dlq.guard import (
     past_deadline,
     result_of,
 )
-from ...dlq.reporting import COMMAND, report_skipped
+from ...dlq.reporting import COMMAND
 from ...dlq.retry import RetryState
 from ...dlq.rules import DATABASE
 from ...inbox import claim
@@ -43,7 +43,7 @@ from .attempt import Attempt, BoundCommand, Tools
 from .attempts import Attempts, Subject
 from .completing import Completer
 from .completion import COMMAND_VERSION, Completion, Fate, conflict_fate
-from .concluding import SUCCESS, Conclusion, Ended, Finish
+from .concluding import NOTHING, SUCCESS, Conclusion, Ended, Finish
 from .dependencies import Dependencies
 from .effects import Effects
 from .failed_attempts import FailedAttempts, Rested
@@ -141,7 +141,7 @@ class CommandRunner:
         if outcome.value is None:
             leave = self.in_flight.enter_free(key)
             self.breakers.fine(bound.command.name)
-            self._completer.add(self._completion(bound, item, Ended(skipped=True), landed=leave))
+            self._completer.add(self._completion(bound, item, Ended(skipped=NOTHING), landed=leave))
             return NothingToDo()
         return outcome.value
 
@@ -360,18 +360,17 @@ class CommandRunner:
         return Ended(claimed=True, repeat=True)
 
     async def settle(
-        self, bound: BoundCommand, holding: Holding, event: Event[Any], finish: Finish, row_id: int, state: RetryState
+        self, bound: BoundCommand, holding: Holding, event: Event[Any], finish: Finish, state: RetryState
     ) -> tuple[Ended, int]:
         """The same for a row of the slow way: `finish` runs in the handler's own transaction, where it has one."""
         item = LaneItem(holding.partition, holding.epoch, event.offset, event)
-        return await self._until_ended(bound, item, finish, row_id, state=state)
+        return await self._until_ended(bound, item, finish, state=state)
 
     async def _until_ended(
         self,
         bound: BoundCommand,
         item: LaneItem,
         finish: Finish | None = None,
-        row_id: int = 0,
         made: object | None = None,
         state: RetryState | None = None,
         begun: _Begun | None = None,
@@ -384,9 +383,9 @@ class CommandRunner:
             nonlocal number, begun
             number += 1
             if begun is None:
-                return await self._attempt(bound, item, number, finish, row_id, made)
+                return await self._attempt(bound, item, number, finish, made)
             (attempt, outcome, _), begun = begun, None
-            return await self._conclusion.conclude(attempt, outcome, finish, row_id)
+            return await self._conclusion.conclude(attempt, outcome, finish)
 
         seat = Seat(self._place(command), left, taken=begun is not None and begun.seated)
         await seat.take()
@@ -398,8 +397,7 @@ class CommandRunner:
         if settled.value is not None:
             return settled.value, settled.attempts
         if settled.skipped is not None:
-            report_skipped(item.event, command.name, COMMAND, settled.skipped, settled.attempts)
-            return Ended(skipped=True), settled.attempts
+            return Ended(skipped=settled.skipped), settled.attempts
         return Ended(fate=settled.fate), settled.attempts
 
     def _place(self, command: Command) -> Places:
@@ -410,7 +408,7 @@ class CommandRunner:
         return place
 
     async def _attempt(
-        self, bound: BoundCommand, item: LaneItem, number: int, finish: Finish | None, row_id: int, made: object | None
+        self, bound: BoundCommand, item: LaneItem, number: int, finish: Finish | None, made: object | None
     ) -> Ended:
         """One attempt. Raises HandlerRaised with what the user's function raised, or what the database did."""
         event, name = item.event, bound.command.name
@@ -422,7 +420,7 @@ class CommandRunner:
             handling = self._mediator.carry_out(bound.command, HandlerContext(event, number, attempt), made)
             outcome = attempt.leave(await guarded(handling, bound.command.deadline_s, attempt))
         reach(Point.AFTER_HANDLER, name)
-        return await self._conclusion.conclude(attempt, outcome, finish, row_id)
+        return await self._conclusion.conclude(attempt, outcome, finish)
 
     def _holding(self, item: LaneItem) -> Holding:
         holding = self._holdings.current(item.partition, item.epoch)

@@ -19,6 +19,7 @@ from ...dlq.burial import Buried, letters_of
 from ...dlq.failure_text import dead as dead_outcome
 from ...dlq.fates import Later
 from ...dlq.parked_limits import OVER, Newcomer, ParkedLimits
+from ...dlq.reporting import COMMAND, report_skipped
 from ...inbox import checkpoint, claim, failure, fence, outbox
 from ...inbox.errors import DependencyError, OwnershipLost
 from ...inbox.faults import Fault, classify
@@ -384,8 +385,10 @@ class Completer:
         runs: defaultdict[str, list[float]] = defaultdict(list)
         skipped: defaultdict[str, int] = defaultdict(int)
         for member in group.handled:
-            if member.skipped:
+            if member.skipped is not None:
                 skipped[member.track] += 1
+                if member.skipped:
+                    report_skipped(member.item.event, member.track, COMMAND, member.skipped, member.attempts)
             else:
                 runs[member.track].append(member.seconds)
         for track, seconds in runs.items():

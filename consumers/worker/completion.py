@@ -30,8 +30,8 @@ def _no_one() -> None:
 @dataclass(slots=True, eq=False)
 class Completion:
     """One event that came to an end. `fate` says what becomes of one that was not handled; `claimed` that its claim is
-    durable already, by its own transaction or, where it is a `repeat`, by another one. `landed` is called once nothing
-    is left to do for it.
+    durable already, by its own transaction or, where it is a `repeat`, by another one. `skipped` is as `Ended` says.
+    `landed` is called once nothing is left to do for it.
 
     Nobody changes one; it is not frozen because that makes it three times as slow to make, and each event has one.
     """
@@ -45,7 +45,7 @@ class Completion:
     attempts: int = 1
     claimed: bool = False
     repeat: bool = False
-    skipped: bool = False
+    skipped: str | None = None
     seconds: float = 0.0
     landed: Callable[[], None] = _no_one
 
@@ -84,7 +84,7 @@ class Completion:
 
     def ending_as(self, fate: Fate) -> Completion:
         """The same, but it turned out to be this."""
-        return replace(self, outgoing=(), fate=fate, claimed=False, skipped=False)
+        return replace(self, outgoing=(), fate=fate, claimed=False, skipped=None)
 
     def as_conflict(self, conflict: Dead) -> Completion:
         """Its id was handled with other bytes: dead, or a person's to decide, as its handler declares."""

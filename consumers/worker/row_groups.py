@@ -1,8 +1,9 @@
 """Queued rows of commands that came back without a transaction of their own end together, in one transaction.
 
 Whoever comes while a group is being written joins the next one. What if a group cannot be written? Each of its rows is
-written by itself, so that one bad row never keeps its neighbours. What if whoever writes is cancelled? The others of
-its group are written by the next one: nothing of it was committed, or their claims say that it was.
+written by itself, so that one bad row never keeps its neighbours. What if the database is away? The row waits for it
+here: its handler came back well, and does not run once more for that. What if whoever writes is cancelled? The others
+of its group are written by the next one: nothing of it was committed, or their claims say that it was.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, final
 
+from ...dlq.rules import DATABASE
 from ...inbox import outbox
 from ...inbox.errors import OwnershipLost
+from ...inbox.faults import Fault, classify
 from ...inbox.outbox import NewOutgoing
 from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
+from .dependencies import Dependencies
 from .row_ends import ConflictMet, RowEnds, Taken
 
 GROUP_ROWS_MAX: Final = 500
@@ -38,25 +42,30 @@ class _Member:
 class RowGroups:
     """Owned by the event loop."""
 
-    def __init__(self, store: Store, ends: RowEnds) -> None:
+    def __init__(self, store: Store, ends: RowEnds, dependencies: Dependencies) -> None:
         self._store = store
         self._ends = ends
+        self._dependencies = dependencies
         self._waiting: list[_Member] = []
         self._writing = asyncio.Lock()
 
     async def end(self, taken: Taken, outgoing: Sequence[NewOutgoing]) -> bool:
         """Claim the event and end its row. False: it was a repeat, and nothing goes out.
 
-        Raises ConflictMet, OwnershipLost and STORE_ERRORS; then nothing of it was written.
+        Raises ConflictMet, OwnershipLost, and of STORE_ERRORS those that no further attempt helps; then nothing of it
+        was written.
         """
-        member = _Member(taken, outgoing)
-        self._waiting.append(member)
-        async with self._writing:
-            while not member.settled:
-                await self._write_waiting()
-        if member.error is not None:
-            raise member.error
-        return member.mine
+        while True:
+            member = _Member(taken, outgoing)
+            self._waiting.append(member)
+            async with self._writing:
+                while not member.settled:
+                    await self._write_waiting()
+            if member.error is None:
+                return member.mine
+            if not isinstance(member.error, STORE_ERRORS) or classify(member.error) in (Fault.DATA, Fault.PROGRAM):
+                raise member.error
+            await self._dependencies.wait(DATABASE)
 
     async def _write_waiting(self) -> None:
         group, self._waiting = self._waiting[:GROUP_ROWS_MAX], self._waiting[GROUP_ROWS_MAX:]

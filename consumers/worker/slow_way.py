@@ -11,29 +11,29 @@ to every handler that takes its type: it becomes one queued row for each of them
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, Final, final
+from typing import Final, final
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...dlq.burial import Burial
+from ...dlq.failure_text import dead as dead_outcome
 from ...dlq.policy import FailurePolicy
-from ...dlq.reporting import COMMAND, PROJECTION, RECORD, report_skipped
+from ...dlq.reporting import COMMAND, PROJECTION, report_skipped
 from ...dlq.retry import RetryState
-from ...inbox import claim, failure, fence, outbox
+from ...inbox import failure, fence, outbox
 from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, OwnershipLost, RecordError
-from ...inbox.event import Event, Partition
-from ...inbox.failure_rows import Failure, Place, Verdict
-from ...inbox.failure_rows import queued as queued_row
+from ...inbox.event import Partition
+from ...inbox.failure_rows import Failure
 from ...inbox.handlers import RESERVED
 from ...inbox.holding import Holding, Holdings
 from ...inbox.homes import Homes, Places
 from ...inbox.meter import Meter
-from ...inbox.outcome import Dead, FinalStatus
+from ...inbox.outcome import Dead, FinalStatus, Reason
 from ...inbox.points import Writes
 from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.versions import is_run
@@ -42,9 +42,12 @@ from ..intake import EventIntake
 from .attempts import Attempts, Subject
 from .commands import BoundCommand, CommandRunner
 from .completion import COMMAND_VERSION, conflict_fate
+from .concluding import Ended
 from .dependencies import Dependencies
+from .handing_out import HandsOut
 from .looking_ahead import NOTHING, Found, LookAhead, is_alike, kills
 from .repeats import CONFLICT
+from .rested_rows import RestedRows
 from .row_batches import BATCH_BYTES_MAX, BATCH_ROWS_MAX, RowBatches
 from .row_ends import ConflictMet, RowEnds, Taken
 from .row_groups import RowGroups
@@ -64,7 +67,11 @@ LOOK_MIN_S: Final = 0.02
 """Whatever ends or is parked asks for a look: fifty of them a second are enough."""
 
 ROWS_MAX: Final = 100
-"""Rows taken up at once by themselves: the slow way shares the pool with the fast one."""
+"""Rows of a handler taken up at once by themselves: the slow way shares the pool with the fast one."""
+
+ROWS_A_PLACE: Final = 10
+"""Rows in hand for each place of a command's handler: enough that no place is free until the next look. The others wait
+in the table, where a person may still discard them in time."""
 
 ROWS_BESIDE: Final = 20
 """Rows of a batch that go on by themselves, at a time: they fail for good, most of them."""
@@ -107,9 +114,11 @@ class SlowWay:
         self._meter = meter
         self._clock = clock
         self._ends = RowEnds(store, consumer, self._names, self._policy_of, burial, meter, clock, wrote_outbox)
-        self._groups = RowGroups(store, self._ends)
+        self._groups = RowGroups(store, self._ends, dependencies)
         self._batches = RowBatches(store, homes, intake, self._ends, meter, clock)
         self._ahead = LookAhead(store, holdings, homes, intake, clock)
+        self._hands_out = HandsOut(store, self._ends, handler_ids, projections, self._policy_of, clock)
+        self._rested = RestedRows(clock)
         self._running: dict[asyncio.Task[None], Sequence[Failure]] = {}
         """A row by itself, or rows of one projection in a batch."""
         self._wake = asyncio.Event()
@@ -182,8 +191,19 @@ class SlowWay:
         return {rows[0].handler for rows in self._running.values() if len(rows) > 1}
 
     def _busy(self) -> list[int]:
-        """The rows that are worked by themselves."""
-        return [rows[0].id for rows in self._running.values() if len(rows) == 1]
+        """The rows that are worked by themselves, and those that rest."""
+        return [*(rows[0].id for rows in self._running.values() if len(rows) == 1), *self._rested.ids()]
+
+    def _rooms(self, handlers: Iterable[int]) -> dict[int, int]:
+        """How many more of their rows may be taken up by themselves: of each handler, so that none waits for others."""
+        running = Counter(rows[0].handler for rows in self._running.values() if len(rows) == 1)
+        rooms: dict[int, int] = {}
+        for handler_id in handlers:
+            command = self._commands.get(handler_id)
+            most = ROWS_MAX if command is None else min(ROWS_MAX, ROWS_A_PLACE * command.command.concurrency)
+            if (room := most - running[handler_id]) > 0:
+                rooms[handler_id] = room
+        return rooms
 
     def _is_suspect(self, row: Failure) -> bool:
         """Its record has killed a process, or was in the hands of two that died."""
@@ -215,12 +235,12 @@ class SlowWay:
                 if rows and breakers.take_try(name):
                     return [rows]
         free = [handler_id for handler_id in handlers if not breakers.is_open(self._names[handler_id])]
-        singles = [handler_id for handler_id in free if handler_id not in self._projections]
-        found: list[list[Failure]] = []
-        if (room := ROWS_MAX - len(busy)) > 0:
-            rows = await failure.pick(conn, tables, singles, *places, now, room, busy=busy)
-            self._doubt(rows)
-            found += [[row] for row in rows]
+        rooms = self._rooms(handler_id for handler_id in free if handler_id not in self._projections)
+        rows = await failure.pick(
+            conn, tables, rooms, *places, now, sum(rooms.values()), busy=busy, bytes_max=BATCH_BYTES_MAX, rooms=rooms
+        )
+        self._doubt(rows)
+        found = [[row] for row in rows]
         projections = [handler_id for handler_id in free if handler_id in self._projections.keys() - batched]
         some = ROWS_MAX if any(holding.unclean_ends for holding in self._holdings) else BATCH_ROWS_MAX
         if len(projections) > 1 and not await failure.pick(conn, tables, projections, *places, now, 1, busy=busy):
@@ -322,6 +342,7 @@ class SlowWay:
             await self._dependencies.wait(error.dependency)
         except STORE_ERRORS as error:
             log.warning("row_again", failure_id=row.id, error=type(error).__name__)
+            self._rested.failed(row.id)
 
     async def give_up(self, row: Failure, holding: Holding, dead: Dead) -> None:
         """The row killed the process again; no handler is asked."""
@@ -339,7 +360,7 @@ class SlowWay:
             return
         try:
             if name == RESERVED:
-                await self._hand_out(row, holding, event, (*sorted(route.projections), *route.lanes))
+                await self._hands_out.hand_out(row, holding, event, (*sorted(route.projections), *route.lanes))
             elif (bound := self._projections.get(row.handler)) is not None:
                 await self._project(Taken(row, holding, event, _claimed_by(row, bound)), bound)
             else:
@@ -359,15 +380,22 @@ class SlowWay:
         row, name = one.row, bound.command.name
         await self._turn(name, lambda: self._held and row.id not in self._apart)
         started_s = self._clock.monotonic_s()
-        ended, attempts = await self._runner.settle(bound, one.holding, one.event, finish, row.id, self._history(row))
+        ended, attempts = await self._runner.settle(bound, one.holding, one.event, finish, self._history(row))
+        mine = ended.claimed and not ended.repeat
+        if ended.fate is None and not mine:
+            try:
+                mine = await self._groups.end(one, ended.outgoing)
+            except STORE_ERRORS as error:  # as on the fast way: no further attempt would be written either
+                ended = Ended(fate=dead_outcome(Reason.REJECTED, error, one.event.record))
         if ended.fate is not None:
             if isinstance(ended.fate, Dead) and not self._runner.breakers.admits_now(name):
                 return  # held back by its breaker: it is still queued, and taken up again
             await self._ends.end_as(row, one.holding, ended.fate, attempts)
             return
-        if not ended.claimed or ended.repeat:
-            await self._groups.end(one, ended.outgoing)
-        self._ends.done([one], COMMAND, started_s, FinalStatus.SKIPPED if ended.skipped else FinalStatus.COMPLETED)
+        if ended.skipped and mine:
+            report_skipped(one.event, name, COMMAND, ended.skipped, attempts)
+        skipped = ended.skipped is not None
+        self._ends.done([one], COMMAND, started_s, FinalStatus.SKIPPED if skipped else FinalStatus.COMPLETED)
 
     async def _project(self, one: Taken, bound: BoundProjection) -> None:
         async def attempt(*, run: bool = True) -> bool:
@@ -393,8 +421,8 @@ class SlowWay:
             return
         status = FinalStatus.COMPLETED
         if settled.skipped is not None:
-            report_skipped(one.event, bound.name, PROJECTION, settled.skipped, settled.attempts)
             await attempt(run=False)
+            report_skipped(one.event, bound.name, PROJECTION, settled.skipped, settled.attempts)
             status = FinalStatus.SKIPPED
         self._ends.done([one], PROJECTION, started_s, status)
 
@@ -413,34 +441,6 @@ class SlowWay:
             return bound.projection.policy
         command = self._commands.get(handler_id)
         return RECORDS if command is None else command.command.policy
-
-    async def _hand_out(self, row: Failure, holding: Holding, event: Event[Any], names: tuple[str, ...]) -> None:
-        """A record that can be read by now: one queued row for each handler of its type."""
-        now, taken = self._clock.now(), Taken(row, holding, event, (row.handler, COMMAND_VERSION))
-        async with self._store.transaction(Writes.HAND_OUT) as conn:
-            await self._ends.hold(conn, holding)
-            rows = [
-                queued_row(
-                    Place(self._handler_ids[name], self._version(name), row.incarnation), event,
-                    Verdict(row.reason, "handed out after its repair"), due=now, attempts=0, now=now,
-                    alone=self._policy_of(self._handler_ids[name]).on_failure != "block",
-                )
-                for name in names
-            ]  # fmt: skip
-            places = await failure.draw_places(conn, self._store.tables, rows, [(row.id, row.row_version)])
-            await claim.lock_generations(conn, self._store.tables)
-            mine = [(row.event_id, row.payload_hash8)]
-            await claim.claim(conn, self._store.tables, row.handler, COMMAND_VERSION, mine, optimistic=False)
-            if row.origin == "letter":  # where it stood once is what somebody wrote into a header: no key
-                await failure.adopt(conn, self._store.tables, [replace(r, origin="letter") for r in rows], places)
-            else:
-                await failure.put(conn, self._store.tables, rows, places)
-            await self._ends.complete_one(conn, taken)
-        self._ends.done([taken], RECORD, self._clock.monotonic_s())
-
-    def _version(self, name: str) -> int:
-        bound = self._projections.get(self._handler_ids[name])
-        return COMMAND_VERSION if bound is None else bound.projection.version
 
 
 def _claimed_by(row: Failure, bound: BoundProjection) -> tuple[int, int]:

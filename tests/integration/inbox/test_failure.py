@@ -152,6 +152,30 @@ async def test_each_home_has_its_share_of_what_is_picked(db: Database, t: Tables
         assert len(await failure.pick(conn, t, [H], both, {}, NOW, 1_000, bytes_max=100)) < 10
 
 
+async def test_a_handler_has_no_more_rows_picked_than_it_has_room(db: Database, t: Tables) -> None:
+    """However many of it are due before those of others; a row in work takes no room from the others of its handler."""
+    other, third = Place(H + 1, 0, 0), Place(H + 2, 0, 0)
+    early, late = NOW - datetime.timedelta(hours=1), NOW
+    ids = await put(
+        db, t,
+        *[due(n, at=early, partition=n % 2, key=b"%d" % n if n % 3 else None) for n in range(60)],
+        *[queued(place, event(n), WHY, due=late, attempts=1, now=NOW) for place in (other, third) for n in (1, 2)],
+    )  # fmt: skip
+    both, handlers = [Partition("orders", 0), Partition("orders", 1)], [H, H + 1, H + 2]
+
+    async def picked(limit: int, rooms: dict[int, int], *busy: int) -> list[int]:
+        async with db.transaction() as conn:
+            rows = await failure.pick(conn, t, handlers, both, {}, NOW, limit, busy=busy, rooms=rooms)
+        assert not {row.id for row in rows} & set(busy)
+        return [row.handler for row in rows]
+
+    assert await picked(100, {H: 3, H + 1: 3}) == [H] * 3 + [H + 1, H + 2]
+    assert await picked(100, {H: 3, H + 1: 3}, *ids[:10]) == [H] * 3 + [H + 1, H + 2]
+    assert await picked(100, {H: 3}, ids[60]) == [H] * 3 + [H + 2], "its lane has one in work"
+    assert await picked(4, {H: 3}) == [H] * 3 + [H + 1]
+    assert await picked(100, {}) == [H] * 60 + [H + 1, H + 2]
+
+
 async def test_a_row_that_is_written_anew_stays_on_its_page(db: Database, t: Tables) -> None:
     """Pages are filled by half: what is on one page before and behind a change is half the log."""
     why = Dead(Reason.REJECTED, "no")
