@@ -45,11 +45,13 @@ class DeadBreakers:
         self._quiet = False
 
     def fine(self, handler: str, events: int = 1) -> None:
-        """So many events of the handler came to a good end."""
+        """So many events of the handler came to a good end. Once one may be tried, any of them does for that one."""
         state = self._states.get(handler)
-        if state is None:
+        if state is None or not events:
             return
         before = state.phase
+        if before is Phase.OPEN:
+            state.may_try(self._clock.monotonic_s())
         state.fine(events)
         if state.phase is not before:
             self._tell(handler, state)
@@ -71,11 +73,7 @@ class DeadBreakers:
         state = self._states.get(handler)
         if state is None:
             return True
-        runs = ONE_DEAD if outcomes is None else runs_of(outcomes)
-        before = state.phase
-        admitted = state.admit(runs, self._clock.monotonic_s())
-        if state.phase is not before:
-            self._tell(handler, state)
+        admitted = self._ask(handler, state, outcomes)
         if not admitted:
             await self._until_tried(handler, state)
         return admitted
@@ -83,10 +81,16 @@ class DeadBreakers:
     def admits_now(self, handler: str) -> bool:
         """The same for one event that stands in the queue: False leaves it there, nobody waits."""
         state = self._states.get(handler)
-        if state is None:
-            return True
+        return state is None or self._ask(handler, state, None)
+
+    def admits_if_closed(self, handler: str, outcomes: Iterable[bool] | None = None) -> bool:
+        """The same for what no try can help, because others are in its way: it is none, and ends none of another."""
+        state = self._states.get(handler)
+        return state is None or (state.phase is Phase.CLOSED and self._ask(handler, state, outcomes))
+
+    def _ask(self, handler: str, state: BreakerState, outcomes: Iterable[bool] | None) -> bool:
         before = state.phase
-        admitted = state.admit(ONE_DEAD, self._clock.monotonic_s())
+        admitted = state.admit(ONE_DEAD if outcomes is None else runs_of(outcomes), self._clock.monotonic_s())
         if state.phase is not before:
             self._tell(handler, state)
         return admitted

@@ -6,15 +6,16 @@ memory, incomplete, and is asked about again after the next count. An event that
 it is the only evidence there is.
 
 The counts of handlers are seconds old, and what this process added since is on top of them, so reading pauses with
-the event that is one too many here. What other processes added since is not: a handler's limit may be passed by as much
-as they add in these seconds, for counting would cost each group a look at every parked key. That of a key is read under
-the lock of its lane, so the limit of a key is exact; it is read only where the handler has that many rows at all.
+the event that is one too many here. It is added behind its commit: a transaction that is undone, and comes again, must
+not use the room twice. What other processes added since is not: a handler's limit may be passed by as much as they add
+in these seconds, for counting would cost each group a look at every parked key. That of a key is read under the lock of
+its lane, so the limit of a key is exact; it is read only where the handler has that many rows at all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, final
 
 import structlog
@@ -70,25 +71,28 @@ class ParkedLimits:
         return {name: self._waiting.get(handler_id, 0) for handler_id, (name, _) in self._policies.items()}
 
     async def beyond(self, conn: AsyncConnection, t: Tables, newcomers: Sequence[Newcomer]) -> list[AtLimit | None]:
-        """Behind lock order 2, the newcomers' lanes locked: what its limit makes of each, None where there is room.
-
-        Those with None count as added.
-        """
+        """Behind lock order 2, the newcomers' lanes locked: what its limit makes of each, None where there is room."""
         tight = [newcomer for newcomer in newcomers if self._is_tight(newcomer.handler_id, len(newcomers))]
         asked = {newcomer.lane for newcomer in tight if newcomer.lane is not None}
         waiting = Counter(await lanes.waiting_in(conn, t, asked)) if asked else Counter[LaneKey]()
+        more: Counter[int] = Counter()
         answers: list[AtLimit | None] = []
         for newcomer in newcomers:
             _, policy = self._policies[newcomer.handler_id]
-            over = self.estimate(newcomer.handler_id) >= policy.parked_max
+            over = self.estimate(newcomer.handler_id) + more[newcomer.handler_id] >= policy.parked_max
             if newcomer.lane is not None:
                 over = over or waiting[newcomer.lane] >= policy.key_parked_max
                 waiting[newcomer.lane] += not over
-            self._added[newcomer.handler_id] += not over
+            more[newcomer.handler_id] += not over
             answers.append(policy.at_limit if over else None)
-        for handler_id in {newcomer.handler_id for newcomer in newcomers}:
-            self._press(handler_id)  # what is added here need not wait for the next count
         return answers
+
+    def added(self, handler_ids: Iterable[int]) -> None:
+        """The rows of these newcomers are durable, one for each: this need not wait for the next count."""
+        more = Counter(handler_ids)
+        self._added.update(more)
+        for handler_id in more:
+            self._press(handler_id)
 
     def estimate(self, handler_id: int) -> int:
         """How many events of the handler wait, as far as this process can know without asking."""

@@ -107,6 +107,31 @@ async def close(conn: AsyncConnection, t: Tables, name: str) -> bool:
     return moved is not None
 
 
+async def show(conn: AsyncConnection, t: Tables, name: str, why: str) -> None:
+    """Show people a breaker that one process opened for itself. Of such a row `changes` counts only what people did."""
+    await conn.execute(
+        t.sql("""
+            INSERT INTO {breaker} AS b (name, state, why, opened_at, retry_at)
+            VALUES (:name, 'open', :why, clock_timestamp(), clock_timestamp())
+            ON CONFLICT (name) DO UPDATE SET state = 'open', why = excluded.why,
+               opened_at = excluded.opened_at, retry_at = excluded.retry_at
+             WHERE b.state = 'closed'
+        """),
+        {"name": name, "why": why},
+    )
+
+
+async def hide(conn: AsyncConnection, t: Tables, name: str) -> None:
+    """The process closed it again; what others hold open they show again."""
+    await conn.execute(
+        t.sql("""
+            UPDATE {breaker} SET state = 'closed', why = '', opened_at = NULL, retry_at = NULL
+             WHERE name = :name AND state <> 'closed'
+        """),
+        {"name": name},
+    )
+
+
 async def listed(conn: AsyncConnection, t: Tables) -> list[dict[str, Any]]:
     """All that ever moved, by name, for people."""
     rows = await conn.execute(

@@ -35,7 +35,7 @@ from .batch import Batch, BoundProjection, Projected
 from .keeping import hidden
 from .rows import Rows
 from .settling import Breakers, ConflictsFound, NoBreakers, Settler
-from .steps import Mover, Steps
+from .steps import Mover, Steps, TooManyWait
 
 Failed = list[tuple[BoundProjection, Exception]]
 """Projections that left the transaction, each with what it met."""
@@ -120,7 +120,10 @@ class Applier:
     async def _transact(self, attempt: Attempt, projections: Sequence[BoundProjection]) -> None:
         """Steps 1 to 8. Raises _Left where a projection's failure undoes everything."""
         async with self._store.transaction(Writes.BATCH) as conn:
-            await self._steps.open(conn, attempt, projections)
+            try:
+                await self._steps.open(conn, attempt, projections)
+            except TooManyWait as found:
+                raise _Left(found.bound, found) from found
             for bound in projections:
                 await self._savepoint(conn, attempt, bound)
             try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
 
 from ..dlq.fates import BEHIND, ForReview, Later
+from ..dlq.parked_limits import OVER
 from ..dlq.policy import FailurePolicy
 from ..inbox.errors import FatalError
 from ..inbox.event import Event
@@ -28,6 +29,10 @@ Fate: TypeAlias = Died | Later | ForReview
 """What becomes of an event, as the state of its failure row."""
 
 CONFLICT: Final = Dead(Reason.CONFLICT, "another record with this event id and different bytes was handled before")
+
+
+TOO_MANY: Final = Died(OVER)
+"""What a newcomer to the queue is for which there is no room, where its handler declares that."""
 
 
 def conflict(policy: FailurePolicy) -> Fate:

@@ -27,6 +27,7 @@ from ..inbox.event import Event
 from ..inbox.failure_rows import Verdict
 from ..inbox.outcome import Reason
 from .fates import (
+    TOO_MANY,
     Died,
     Fate,
     Lane,
@@ -88,6 +89,11 @@ class Search:
         """Their ids were handled with other bytes."""
         for event in events:
             self._end(event, conflict(self._policy))
+
+    def found_too_many(self, events: Sequence[Event[Any]]) -> None:
+        """There is no room for them in the queue."""
+        for event in events:
+            self._end(event, TOO_MANY)
 
     def failed_whole(self, decision: Decision, error: Exception, events: Sequence[Event[Any]]) -> None:
         """The whole batch failed. What time heals is mostly gone at the second try; all else begins with halves."""

@@ -32,10 +32,10 @@ from ..inbox.points import Writes
 from ..inbox.store import STORE_ERRORS, Store
 from .attempt import Attempt, Result
 from .batch import Batch, BoundProjection, Projected
-from .fates import Died
+from .fates import TOO_MANY, Died
 from .keeping import hidden
 from .search import Search
-from .steps import Steps
+from .steps import Steps, TooManyWait, no_room
 from .verdicts import Admitted
 
 
@@ -44,6 +44,10 @@ class Breakers(Protocol):
 
     async def admits(self, handler: str, outcomes: tuple[bool, ...] | None = None) -> bool:
         """May the letters be written? False, after a wait: begin with the batch again."""
+        ...
+
+    def admits_if_closed(self, handler: str, outcomes: tuple[bool, ...] | None = None) -> bool:
+        """The same for a batch that holds some for which there is no room in the queue. Nobody waits."""
         ...
 
     def fine(self, handler: str, events: int = 1) -> None:
@@ -56,6 +60,9 @@ class NoBreakers:
     """Nobody looks."""
 
     async def admits(self, handler: str, outcomes: tuple[bool, ...] | None = None) -> bool:
+        return True
+
+    def admits_if_closed(self, handler: str, outcomes: tuple[bool, ...] | None = None) -> bool:
         return True
 
     def fine(self, handler: str, events: int = 1) -> None: ...
@@ -103,6 +110,8 @@ class Settler:
         search = self._search(bound)
         if isinstance(error, ConflictsFound):
             search.found_conflicts(error.events)
+        elif isinstance(error, TooManyWait):
+            search.found_too_many(error.events)
         else:
             search.failed_whole(await self._decision(bound, error), error, batch.events)
         asked: set[int] = set()
@@ -130,14 +139,22 @@ class Settler:
             await asyncio.sleep(search.delay_s)
 
     async def _admitted(self, batch: Batch, bound: BoundProjection, search: Search, asked: set[int]) -> bool:
-        """Ask before letters are written, once for each that died and at the first time for the whole batch."""
-        died = {number for number, fate in search.known().fates.items() if isinstance(fate, Died)}
+        """Ask before letters are written, once for each that died and at the first time for the whole batch.
+
+        Where some find no room in the queue, the batch waits as for that: a try would find the queue as it was.
+        """
+        fates = search.known().fates
+        died = {number for number, fate in fates.items() if isinstance(fate, Died)}
         new = died - asked
         if not new:
             return True
         events = [id(event) for event in batch.events]
         outcomes = tuple(number in died for number in events) if not asked else (True,) * len(new)
         asked |= died
+        if any(fates[number] == TOO_MANY for number in new):
+            if not self._breakers.admits_if_closed(bound.name, outcomes):
+                raise no_room(bound)
+            return True
         return await self._breakers.admits(bound.name, outcomes)
 
     async def _pass(self, batch: Batch, bound: BoundProjection, search: Search) -> Attempt | None:
@@ -161,6 +178,9 @@ class Settler:
             return None
         except ConflictsFound as conflicts:
             search.found_conflicts(conflicts.events)
+            return None
+        except TooManyWait as found:
+            search.found_too_many(found.events)
             return None
         except STORE_ERRORS as error:
             if self.constraints_now or classify(error) is not Fault.DATA:

@@ -17,7 +17,7 @@ from typing import Any, Final, final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..dlq.burial import Buried, letters_of
-from ..dlq.parked_limits import OVER, Newcomer, ParkedLimits
+from ..dlq.parked_limits import Newcomer, ParkedLimits
 from ..inbox import checkpoint, claim, failure, fence, lanes, outbox
 from ..inbox.clock import Clock
 from ..inbox.errors import DependencyError
@@ -31,7 +31,7 @@ from ..inbox.store import Store
 from ..inbox.tables import Tables
 from .attempt import Attempt, Share
 from .batch import BoundProjection
-from .fates import BEHIND, NO_VERDICTS, Died, Fate, Lane, Later, Verdicts, in_order, is_conflict
+from .fates import BEHIND, NO_VERDICTS, TOO_MANY, Fate, Lane, Later, Verdicts, in_order, is_conflict
 from .rows import Rows
 from .verdicts import Admitted, admit, in_batch_order
 
@@ -41,6 +41,15 @@ LIMIT: Final = "parked_limit"
 
 Mover = Callable[[AsyncConnection, Tables, Sequence[checkpoint.Move]], Awaitable[list[checkpoint.Mismatch]]]
 """Lock order 8: moves the batch's checkpoints, and gives back those that stood elsewhere."""
+
+
+class TooManyWait(Exception):
+    """There is no room in the queue for these events, and they are dead then: their letters must be admitted first."""
+
+    def __init__(self, bound: BoundProjection, events: Sequence[Event[Any]]) -> None:
+        self.bound = bound
+        self.events = tuple(events)
+        super().__init__()
 
 
 @final
@@ -120,7 +129,10 @@ class Steps:
             await self._limit(conn, attempt, projections)
 
     async def _limit(self, conn: AsyncConnection, attempt: Attempt, projections: Sequence[BoundProjection]) -> None:
-        """Where too many wait already, a newcomer to the queue is dead, or the whole batch waits, as is declared."""
+        """Where too many wait already, a newcomer to the queue is dead, or the whole batch waits, as is declared.
+
+        Raises TooManyWait for those that would be dead, and DependencyError for a batch that waits.
+        """
         queued = [
             (bound, event)
             for bound in projections
@@ -131,13 +143,19 @@ class Steps:
             return
         newcomers = [_newcomer(attempt.share(bound).made[id(event)].row) for bound, event in queued]
         answers = await self._limits.beyond(conn, self._tables, newcomers)
+        found: list[tuple[BoundProjection, Event[Any]]] = []
         for (bound, event), answer in zip(queued, answers, strict=True):
+            share = attempt.share(bound)
             if answer == "pause":
-                raise DependencyError(f"{LIMIT}:{bound.name}", "too many of its events wait already")
-            if answer == "dead":
-                share, fate = attempt.share(bound), Died(OVER)
-                share.fates = {**share.fates, id(event): fate}
-                share.made[id(event)] = self._rows.make(bound, event, fate, attempt.incarnation(event))
+                raise no_room(bound)
+            if answer == "dead" and share.verdicts.fates.get(id(event)) != TOO_MANY:
+                found.append((bound, event))
+            elif answer == "dead":
+                share.fates = {**share.fates, id(event): TOO_MANY}
+                share.made[id(event)] = self._rows.make(bound, event, TOO_MANY, attempt.incarnation(event))
+        if found:
+            first = found[0][0]
+            raise TooManyWait(first, [event for bound, event in found if bound is first])
 
     async def _parked(
         self, conn: AsyncConnection, attempt: Attempt, blocking: Sequence[BoundProjection]
@@ -266,6 +284,14 @@ class Steps:
                 self._rows.tell_skipped(name, event, skipped[id(event)])
         for name, event, fate in attempt.told:
             self._rows.tell(name, event, fate)
+        if self._limits is not None and attempt.told:
+            ids = {result.bound.name: result.bound.handler_id for result in attempt.results}
+            self._limits.added(ids[name] for name, _, fate in attempt.told if isinstance(fate, Later))
+
+
+def no_room(bound: BoundProjection) -> DependencyError:
+    """What a batch waits for where too many events of its projection wait already."""
+    return DependencyError(f"{LIMIT}:{bound.name}", "too many of its events wait already")
 
 
 def _waits(fate: Fate | None) -> bool:

@@ -1,8 +1,10 @@
 """What holds events back on purpose: breakers and limits of one consumer, and how that is told.
 
 Health says each of them with its reason, metrics show them, and the rows of the table `breaker` show them to people: a
-breaker on dead letters that opened here is written there, and one that a person closed there is closed here at the next
-look. What if the process stops while one is open? Its row stays open until somebody closes it; whoever reads the
+breaker on dead letters that opened here is shown there, and one that a person closed there is closed here at the next
+look. All replicas share the row, and each has a breaker of its own: only what a person did closes that of another one.
+So where one replica's events go well again it closes the row, and whose do not opens it again at its next look.
+What if the process stops while one is open? Its row stays open until somebody closes it; whoever reads the
 events next begins with a breaker that is closed, and writes as many letters as the policy allows before it opens too.
 """
 
@@ -54,6 +56,7 @@ class Brakes:
         self._board = board
         self._metrics = metrics
         self._shared: dict[str, int] = {}
+        """Breakers that are shown as open, and how often people had closed their rows by then."""
         self._parked: Mapping[str, int] = {}
         self._pause, self._go_on = away, back
         self._counted: Callable[[], None] = _nobody
@@ -95,24 +98,22 @@ class Brakes:
 
     async def _share(self) -> None:
         held = {name: why for name, (phase, why) in self.dead.phases().items() if phase is not Phase.CLOSED}
-        gone = [name for name in self._shared if name not in held]
-        if not held and not gone:
+        names = sorted({*held, *self._shared})  # in the order of all replicas: they lock the same rows
+        if not names:
             return
         t = self._store.tables
         async with self._store.transaction(Writes.BREAKER, self._consumer) as conn:
-            for name in gone:
-                await breaker_rows.close(conn, t, self._row(name))
-            rows = await breaker_rows.look(conn, t, [self._row(name) for name in held], NOTHING_WAITS_S)
-            for name, why in held.items():
-                if name not in self._shared:
-                    await breaker_rows.trip(conn, t, self._row(name), why=why, failures=0, retry_after_s=1.0)
-        for name in gone:
-            del self._shared[name]
-        for name in held:
-            row = rows.get(self._row(name))
-            known = self._shared.setdefault(name, 0 if row is None else row.changes)
-            if row is not None and row.phase is Phase.CLOSED and row.changes > known:
-                self.dead.close(name)
+            rows = await breaker_rows.look(conn, t, [self._row(name) for name in names], NOTHING_WAITS_S)
+            closings = {name: row.changes if (row := rows.get(self._row(name))) else 0 for name in names}
+            by_people = {name for name in held if closings[name] > self._shared.get(name, closings[name])}
+            for name in names:
+                if name not in held:
+                    await breaker_rows.hide(conn, t, self._row(name))
+                elif name not in by_people:
+                    await breaker_rows.show(conn, t, self._row(name), held[name])
+        self._shared = {name: self._shared.get(name, closings[name]) for name in held if name not in by_people}
+        for name in by_people:
+            self.dead.close(name)
 
     def _row(self, handler: str) -> str:
         return row_of(self._consumer, handler or UNDECODED)

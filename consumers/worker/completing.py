@@ -68,7 +68,8 @@ class Completer:
         self._wait_for = wait_for
         self._parked = parked
         self._limits = limits
-        self._admitted = all_of_them
+        self._admitted: Admitted = all_of_them
+        self._may_die: Callable[[str], bool] = lambda _: True
         self._quick_store = QuickStore(store.database)
         self._plain = PlainGroups(store, self._quick_store, consumer, holdings, progress)
         self._dead = DeadGroups(store, self._quick_store, consumer, holdings, rows, progress)
@@ -80,9 +81,9 @@ class Completer:
         self._spacing = Spacing()
         self._lock = asyncio.Lock()
 
-    def assemble(self, admitted: Admitted) -> None:
-        """Who says which conflicts may be written now (`Conflicts`)."""
-        self._admitted = admitted
+    def assemble(self, admitted: Admitted, may_die: Callable[[str], bool]) -> None:
+        """Who says which conflicts may be written now (`Conflicts`), and whether one more letter may (breakers)."""
+        self._admitted, self._may_die = admitted, may_die
 
     def add(self, completion: Completion) -> None:
         """This event came to an end: write it with the next group."""
@@ -172,7 +173,20 @@ class Completer:
                 continue
             self._report(group)
             self._hold(group.held)
-            members = self._admitted(group.again)
+            members = self._admitted(group.again) + self._dying(group.over)
+
+    def _dying(self, over: list[Completion]) -> list[Completion]:
+        """Those beyond a limit whose letters may be written. Whom the breaker holds back waits as under `pause`.
+
+        It is asked behind the commit: a group that is written again must not count its dead twice.
+        """
+        dying: list[Completion] = []
+        for member in over:
+            if self._may_die(member.track):
+                dying.append(member.ending_as(OVER))
+            else:
+                self._hold([member])
+        return dying
 
     def _hold(self, members: list[Completion]) -> None:
         """Until the next count; where the process stops, for whoever is next."""
@@ -198,7 +212,7 @@ class Completer:
         if only.fate is not None:
             raise error
         dead = dead_outcome(Reason.REJECTED, error, only.item.event.record)
-        await self._flush([only.ending_as(dead)])
+        await self._flush(self._admitted({only: dead}))
 
     async def _write(self, members: list[Completion]) -> Group:
         async with self._lock, self._store.transaction(Writes.GROUP) as conn:
@@ -253,22 +267,16 @@ class Completer:
         group.wrote_outbox = bool(outgoing)
 
     async def _keep_limits(self, conn: AsyncConnection, group: Group, failed: dict[Completion, Made]) -> None:
-        """With the lanes locked: a newcomer beyond a limit is dead, or stays in memory, as its handler declares."""
+        """With the lanes locked: a newcomer beyond a limit gets no row here, whatever its handler declares."""
         waits = [member for member in failed if isinstance(member.fate, Later)]
         if self._limits is None or not waits:
             return
         newcomers = [Newcomer(m.handler_id, None if m.alone else lane_of(failed[m].row)) for m in waits]
         for member, beyond in zip(waits, await self._limits.beyond(conn, self._tables, newcomers), strict=True):
-            if beyond is None:
-                continue
-            del failed[member]
-            place = group.members.index(member)
-            if beyond == "dead":
-                dead = group.members[place] = member.ending_as(OVER)
-                failed[dead] = self._rows.make(dead, OVER, group.incarnation(dead))
-            else:
-                del group.members[place]
-                group.held.append(member)
+            if beyond is not None:
+                del failed[member]
+                group.members.remove(member)
+                (group.over if beyond == "dead" else group.held).append(member)
 
     def _sort_claimed(self, group: Group, claimed: list[Completion]) -> None:
         for member in claimed:
@@ -397,6 +405,8 @@ class Completer:
             self._meter.skipped(track, n)
         for member in group.put:
             self._rows.tell(member)
+        if self._limits is not None:
+            self._limits.added(member.handler_id for member in group.put if isinstance(member.fate, Later))
         for track, n in group.duplicates.items():
             self._meter.duplicates(track, n)
 

@@ -1,4 +1,5 @@
-"""What turned out to be a conflict while its group claimed: whoever would write its letter asks the breaker first.
+"""What turned out to be a conflict while its group claimed, or that the database refuses it: whoever would write its
+letter asks the breaker first.
 
 The group's transaction is over, nothing of the event is written, and its id is still in flight here. That its handler
 came back well, which was told, is taken back first. Where the breaker is closed the letter goes into the next group.

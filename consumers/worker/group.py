@@ -67,6 +67,8 @@ class Group:
     """Those that got a failure row now."""
     held: list[Completion] = field(default_factory=list)
     """Those beyond a limit: not written, and not done."""
+    over: list[Completion] = field(default_factory=list)
+    """The same, where their handler declares that they are dead then."""
     done: defaultdict[Share, list[int]] = field(default_factory=lambda: defaultdict(list))
     """The offsets of what is durable, for each track and partition."""
     moves: list[checkpoint.Move] = field(default_factory=list)

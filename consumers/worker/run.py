@@ -218,7 +218,7 @@ class Assembly:
         )
         self._brakes.assemble(self._completer.again)
         conflicts = Conflicts(self._brakes.dead, worker.spawn, self._completer.add, self._completer.drop)
-        self._completer.assemble(conflicts.admitted)
+        self._completer.assemble(conflicts.admitted, self._brakes.dead.admits_if_closed)
         attempts = Attempts(self._dependencies, self._metrics, self._clock)
         runner = CommandRunner(
             store, name, self._holdings, self._mediator, self._encoder, self._completer, self._dependencies,

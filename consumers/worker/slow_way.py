@@ -41,7 +41,7 @@ from ...projections.batch import BoundProjection, Projected
 from ..intake import EventIntake
 from .attempts import Attempts, Subject
 from .commands import BoundCommand, CommandRunner
-from .completion import COMMAND_VERSION, conflict_fate
+from .completion import COMMAND_VERSION, Fate, conflict_fate
 from .concluding import Ended
 from .dependencies import Dependencies
 from .handing_out import HandsOut
@@ -356,7 +356,7 @@ class SlowWay:
             else:
                 event, route = await asyncio.to_thread(event_of_row, self._intake, row)
         except RecordError as error:
-            await self._ends.end_as(row, holding, Dead(error.reason, str(error)), row.attempts + 1)
+            await self._end(row, holding, Dead(error.reason, str(error)), row.attempts + 1)
             return
         try:
             if name == RESERVED:
@@ -368,9 +368,13 @@ class SlowWay:
                 await self._command(Taken(row, holding, event, (command.handler_id, COMMAND_VERSION)), command)
         except ConflictMet:
             fate = conflict_fate(CONFLICT, self._policy_of(row.handler), row.attempts + 1)
-            if isinstance(fate, Dead) and not self._runner.breakers.admits_now(name):
-                return  # it stays queued, like any other that is held back
-            await self._ends.end_as(row, holding, fate, row.attempts + 1)
+            await self._end(row, holding, fate, row.attempts + 1)
+
+    async def _end(self, row: Failure, holding: Holding, fate: Fate, attempts: int) -> None:
+        """It stays, as what became of it. Held back by its breaker it is still queued, and taken up again."""
+        if isinstance(fate, Dead) and not self._runner.breakers.admits_now(self._names[row.handler]):
+            return
+        await self._ends.end_as(row, holding, fate, attempts)
 
     async def _command(self, one: Taken, bound: BoundCommand) -> None:
         async def finish(conn: AsyncConnection) -> None:
@@ -388,9 +392,7 @@ class SlowWay:
             except STORE_ERRORS as error:  # as on the fast way: no further attempt would be written either
                 ended = Ended(fate=dead_outcome(Reason.REJECTED, error, one.event.record))
         if ended.fate is not None:
-            if isinstance(ended.fate, Dead) and not self._runner.breakers.admits_now(name):
-                return  # held back by its breaker: it is still queued, and taken up again
-            await self._ends.end_as(row, one.holding, ended.fate, attempts)
+            await self._end(row, one.holding, ended.fate, attempts)
             return
         if ended.skipped and mine:
             report_skipped(one.event, name, COMMAND, ended.skipped, attempts)
@@ -415,9 +417,7 @@ class SlowWay:
         subject = Subject(bound.name, PROJECTION, one.event, bound.projection.policy)
         settled = await self._attempts.until_settled(subject, attempt, self._history(one.row))
         if settled.fate is not None:
-            if isinstance(settled.fate, Dead) and not self._runner.breakers.admits_now(bound.name):
-                return
-            await self._ends.end_as(one.row, one.holding, settled.fate, settled.attempts)
+            await self._end(one.row, one.holding, settled.fate, settled.attempts)
             return
         status = FinalStatus.COMPLETED
         if settled.skipped is not None:

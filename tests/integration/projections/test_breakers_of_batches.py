@@ -29,6 +29,10 @@ class Watch:
         self.asked.append(outcomes or ())
         return self.answers.pop(0)
 
+    def admits_if_closed(self, handler: str, outcomes: tuple[bool, ...] | None = None) -> bool:
+        self.asked.append(outcomes or ())
+        return self.answers.pop(0)
+
     def fine(self, handler: str, events: int = 1) -> None:
         self.good += events
 

@@ -149,6 +149,95 @@ async def test_a_flood_of_records_that_cannot_be_read_halts_too(stage: Stage, to
     assert await worker.stop() == 0
 
 
+async def test_a_replay_of_records_that_still_cannot_be_read_writes_no_flood_of_further_letters(
+    stage: Stage, topic: Topic
+) -> None:
+    """180 letters that came among good events; whoever replays them before the repair gets a row of new ones at most.
+
+    Case: B35
+    Parts: real (PostgreSQL, Kafka)
+    Red when: consumers/worker/slow_way.py `_handle` ends what cannot be read by `_ends.end_as`
+    """
+    app = reader(topic(partitions=1))
+    letters(app, topic)
+    at_desk(app)
+    worker = await stage.ready(app)
+    (name,) = app.consumers[worker.consumer].topics
+    for at in (1, 2):
+        await stage.send(name, *[Sent(f"bad{at}-{n}", b"{", key=b"%d" % n) for n in range(90)])
+        await worker.until(lambda at=at: worker.metrics.value("dead", "", "undecodable") == 90 * at)
+        await stage.send(name, *things(200, first=200 * at))
+        await worker.until(lambda at=at: worker.events("do", "completed") == 200 * at)
+    await stage.replay()
+    await worker.until(lambda: worker.metrics.value("breaker_open", "records") == 1)
+    assert any(reason.startswith("records is held back") for reason in _reasons(worker.board))
+    await worker.until(lambda: worker.metrics.value("dead", "", "undecodable") == 180 + 100)
+    assert await worker.stop() == 0
+    assert await stage.value("SELECT count(*) FROM tidegate.failure WHERE state = 'queued'") == 80
+    assert await stage.value("SELECT count(*) FROM tidegate.outbox WHERE kind = 'letter'") == 180 + 100
+
+
+async def test_a_bug_in_what_is_sent_halts_before_the_letter_that_is_too_many(stage: Stage, topic: Topic) -> None:
+    """The handler comes back well each time; only the database refuses what it sends. A repair comes with a restart.
+
+    Case: B35, B36
+    Parts: real (PostgreSQL, Kafka)
+    Red when: consumers/worker/completing.py `_split` writes it without `_admitted`
+    """
+    out, bug = topic(), True
+    app = reader(topic())
+    letters(app, topic)
+
+    async def act(command: Do, ctx: Context) -> None:
+        await ctx.publish("no\x00topic" if bug else out, {"about": command.id}, key=command.id)
+
+    at_desk(app, act, breaker=LATER, concurrency=1)
+    worker = await stage.ready(app)
+    for n in range(20):
+        await stage.send(app.consumers[worker.consumer].topics[0], *things(1, first=n))
+        await worker.until(lambda n=n: worker.events("do", "failed") == min(n + 1, LETTERS_MAX))
+    await worker.until(lambda: worker.metrics.value("breaker_open", "do") == 1)
+    await no_more_letters(stage)
+    assert await worker.stop() == 0
+    bug = False
+    again = await stage.ready(app)
+    await again.until(lambda: again.events("do", "completed") == 20 - LETTERS_MAX)
+    await no_more_letters(stage)
+
+
+async def test_a_breaker_that_a_replay_opened_closes_though_its_rows_are_gone(stage: Stage, topic: Topic) -> None:
+    app = reader(topic())
+    letters(app, topic)
+
+    async def act(command: Do, ctx: Context) -> None:
+        if command.says["n"] < 20:
+            raise ValueError("a bug")
+
+    at_desk(app, act, breaker=SOON)
+    worker = await stage.ready(app)
+    (name,) = app.consumers[worker.consumer].topics
+    for n in range(0, 10, LETTERS_MAX):
+        await stage.send(name, *things(LETTERS_MAX, first=n))
+        await worker.until(lambda n=n: worker.events("do", "failed") == n + LETTERS_MAX)
+        await stage.send(name, *things(1, first=100 + n))
+        await worker.until(lambda n=n: worker.events("do", "completed") == n // LETTERS_MAX + 1)
+    await stage.replay()
+    await worker.until(lambda: worker.metrics.value("breaker_open", "do") == 1)
+    await stage.execute(
+        "UPDATE tidegate.failure SET state = 'dead', due = NULL, row_version = row_version + 1 WHERE state = 'queued'"
+    )
+    sent = 200
+
+    async def closed() -> bool:
+        nonlocal sent
+        await stage.send(name, *things(1, first=sent))
+        sent += 1
+        return worker.metrics.value("breaker_open", "do") == 0
+
+    await worker.until(closed)
+    assert worker.board.ready().ok
+
+
 async def test_one_handlers_breaker_leaves_the_other_handlers_alone(stage: Stage, topic: Topic) -> None:
     app = reader(topic())
     letters(app, topic)

@@ -7,7 +7,7 @@ from typing import Any
 from tests.services.topics import Topic
 from tests.support.desk import Do, at_desk, letters, write
 from tests.support.running import Sent, Stage, reader, table_of
-from tidegate.consumers import App, Context, RetryPolicy
+from tidegate.consumers import App, BreakerPolicy, Context, RetryPolicy
 
 NEVER = RetryPolicy(attempts_max=100, base_s=3_600.0, cap_s=3_600.0, age_max_s=86_400.0, in_place_max_s=0.0)
 """What failed once waits in the queue for longer than any test runs."""
@@ -89,6 +89,35 @@ async def test_who_waits_beyond_a_limit_holds_no_stop_up_and_is_read_again(stage
     await worker.until_counted("parked", "do", n=2)
     assert await worker.stop() == 0
     assert await stage.checkpoints("do") == {0: 2}
+
+
+async def test_letters_for_which_the_queue_has_no_room_are_held_back_by_the_breaker_too(
+    stage: Stage, topic: Topic
+) -> None:
+    """Of 300 events ten may wait, and five in a row may be dead: the others stay in memory until there is room.
+
+    Case: B35
+    Parts: real (PostgreSQL, Kafka)
+    Red when: consumers/worker/completing.py `_dying` asks nobody
+    """
+    breaker = BreakerPolicy(row_max=5, retry_after_s=3_600.0)
+    app, name, trouble = await world(stage, topic, parked_max=10, at_limit="dead", breaker=breaker)
+    worker = await stage.ready(app)
+    await stage.send(name, *[Sent(f"e{n}", {"n": n, "bad": True}, key=b"k%d" % n) for n in range(300)])
+    await worker.until(lambda: "do" in worker.board.ready().body["held_back"])
+    await worker.until_counted("dead", "do", "skipped_limit", n=5)
+    counted = "SELECT state, count(*) FROM tidegate.failure GROUP BY 1 ORDER BY 1"
+    assert await stage.rows(counted) == [("dead", 5), ("queued", 10)]
+    assert await worker.stop() == 0
+    assert (await stage.checkpoints("do"))[0] <= 15, "no offset passes what is not saved"
+    trouble.is_there = False
+    await stage.execute(
+        "UPDATE tidegate.failure SET due = clock_timestamp() WHERE state = 'queued'",
+        "UPDATE tidegate.parked_key SET head_due = clock_timestamp() WHERE head_due IS NOT NULL",
+    )
+    again = await stage.ready(app)
+    await again.until_counted("events", "do", "completed", n=295)
+    assert await stage.rows(counted) == [("dead", 5)]
 
 
 async def test_reading_pauses_before_the_limit_of_a_handler_and_health_says_so(stage: Stage, topic: Topic) -> None:

@@ -109,3 +109,33 @@ def test_what_stands_in_the_queue_is_tried_one_at_a_time_and_nobody_waits() -> N
     held.fine("bill")
     assert not held.is_open("bill")
     assert not held.is_open("unknown")
+
+
+def test_once_one_may_be_tried_whatever_ends_well_closes_it() -> None:
+    """Whoever it held back may be gone: then nobody asks to be tried."""
+    clock, told = ManualClock(), list[Phase]()
+    held = DeadBreakers({"bill": LATE}, clock, lambda name, phase, why: told.append(phase))
+    assert held.admits_now("bill")
+    assert not held.admits_now("bill")
+    clock.advance(LATE.retry_after_s - 1)
+    held.fine("bill", 100)
+    assert held.is_open("bill"), "what ran already says nothing"
+    clock.advance(1)
+    held.fine("bill", 0)
+    assert held.is_open("bill"), "nothing went well"
+    held.fine("bill")
+    assert told == [Phase.OPEN, Phase.CLOSED]
+
+
+def test_what_no_try_can_help_counts_while_it_is_closed_and_leaves_it_alone_then() -> None:
+    clock = ManualClock()
+    held = DeadBreakers({"bill": LATE}, clock, lambda name, phase, why: None)
+    assert held.admits_if_closed("bill")
+    assert not held.admits_if_closed("bill", (False, True, True))
+    clock.advance(LATE.retry_after_s)
+    assert not held.admits_if_closed("bill")
+    assert held.take_try("bill")
+    assert not held.admits_if_closed("bill")
+    held.fine("bill")
+    assert held.phases()["bill"] == (Phase.CLOSED, ""), "the try was left alone"
+    assert held.admits_if_closed("unknown")
