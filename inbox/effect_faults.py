@@ -3,7 +3,9 @@
 Only two things are sure: the request never left (no connection, no address, no place in the pool), or the service
 answered that it refuses. Everything else (a time-out while reading, a connection that broke, a 5xx, a bug behind the
 call) leaves open whether the effect happened, and goes by the effect's rule. Whoever has a client repeat requests by
-itself takes this from it: the last try's refusal says nothing about the first one.
+itself takes this from it: the last try's refusal says nothing about the first one. So it is with redirects that a
+client followed: what the last address says, nobody asked the first one. Where an answer tells of them it says nothing;
+an error without an answer does not tell.
 """
 
 from __future__ import annotations
@@ -83,13 +85,19 @@ def _of_status(status: object) -> Sureness:
     return Sureness.REFUSED if refused else Sureness.UNSURE
 
 
+def _of_answer(status: object, redirects: object) -> Sureness:
+    """The service's own word, unless redirects were followed: it may have done it, and sent us on to look at it."""
+    return Sureness.UNSURE if redirects else _of_status(status)
+
+
 def _response(error: BaseException) -> Sureness:
     """httpx, requests: the answer hangs on the exception."""
-    return _of_status(getattr(getattr(error, "response", None), "status_code", None))
+    response: object = getattr(error, "response", None)
+    return _of_answer(getattr(response, "status_code", None), getattr(response, "history", None))
 
 
 def _status(error: BaseException) -> Sureness:
-    return _of_status(getattr(error, "status", None))
+    return _of_answer(getattr(error, "status", None), getattr(error, "history", None))
 
 
 def _code(error: BaseException) -> Sureness:
@@ -121,6 +129,7 @@ CLIENTS: Final[Mapping[tuple[str, str], Sureness | Callable[[BaseException], Sur
         ("httpcore", "UnsupportedProtocol"): Sureness.NOT_SENT,
         ("aiohttp", "ClientConnectorError"): Sureness.NOT_SENT,
         ("aiohttp", "ConnectionTimeoutError"): Sureness.NOT_SENT,
+        ("aiohttp", "InvalidUrlRedirectClientError"): Sureness.UNSURE,
         ("aiohttp", "InvalidURL"): Sureness.NOT_SENT,
         ("aiohttp", "ClientResponseError"): _status,
         ("aiohttp", "ClientError"): Sureness.UNSURE,

@@ -9,7 +9,7 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -49,8 +49,9 @@ def test_nothing_in_the_table_is_sure_by_accident() -> None:
 
 
 class Response:
-    def __init__(self, status_code: int) -> None:
+    def __init__(self, status_code: int, history: Sequence[object] = ()) -> None:
         self.status_code = status_code
+        self.history = history
 
 
 ANSWERS: dict[str, Callable[[int], BaseException]] = {
@@ -66,6 +67,25 @@ ANSWERS: dict[str, Callable[[int], BaseException]] = {
 def test_an_answer_counts_as_a_refusal_only_where_it_is_one(client: str, status: int) -> None:
     expected = REFUSED if 400 <= status < 500 and status not in UNSURE_STATUS else UNSURE
     assert sureness(ANSWERS[client](status)) is expected
+
+
+REDIRECTED: dict[str, Callable[[int], BaseException]] = {
+    "httpx": lambda status: raised("httpx", "HTTPStatusError", response=Response(status, [Response(303)])),
+    "requests": lambda status: raised("requests", "HTTPError", response=Response(status, [Response(303)])),
+    "aiohttp": lambda status: raised("aiohttp", "ClientResponseError", status=status, history=(Response(303),)),
+}
+
+
+@pytest.mark.parametrize("client", REDIRECTED)
+@pytest.mark.parametrize("status", [400, 404, 422, 429])
+def test_the_answer_behind_a_redirect_says_nothing_of_the_call(client: str, status: int) -> None:
+    """The service did it, and sent the client on to an address that refuses."""
+    assert sureness(REDIRECTED[client](status)) is UNSURE
+
+
+def test_an_address_that_a_service_sent_on_to_was_not_the_call() -> None:
+    broken = raised("aiohttp", "InvalidUrlRedirectClientError", "ClientError", "InvalidURL")
+    assert sureness(broken) is UNSURE
 
 
 def test_a_status_that_is_none_says_nothing() -> None:
