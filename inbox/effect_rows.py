@@ -13,6 +13,7 @@ import enum
 import json
 import re
 import uuid
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, final
@@ -108,7 +109,12 @@ class Call(NamedTuple):
         cls, effect: Effect, owner: Owner, operation_id: str, request: Request,
         correlation_id: str = "", event: Event[Any] | None = None,
     ) -> Call:  # fmt: skip
-        """Raises ValueError for an empty operation id and TypeError for a request that has no stable form."""
+        """Raises ValueError for an operation id that is empty, TypeError for one that is no text.
+
+        And TypeError for a request that has no stable form.
+        """
+        if not isinstance(operation_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a user's value
+            raise TypeError(f"operation_id= is a {type(operation_id).__name__}: give text, str(...) of it say")
         if not operation_id:
             raise ValueError("an effect needs an operation id that is not empty: it is what a repeat is known by")
         of_row, of_key = owner.prefixes(effect.name)
@@ -219,7 +225,8 @@ def fingerprint(request: Request) -> bytes:
     """16 bytes that are the same for the same request in every process; `NOT_TOLD` for None.
 
     Bytes and text as they are; else JSON with sorted keys, where dataclasses, pydantic models, enums, UUIDs, decimals,
-    dates and bytes may stand. Raises TypeError for anything whose form could differ from run to run.
+    dates and bytes may stand. Raises TypeError for anything whose form could differ from run to run: a set, say, also
+    one in a model.
     """
     if request is None:
         return NOT_TOLD
@@ -233,6 +240,7 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if callable(dump := getattr(value, "model_dump", None)):
+        _refuse_sets(dump())  # as JSON they are lists, in an order that is another one in each process
         return dump(mode="json")
     if isinstance(value, decimal.Decimal | uuid.UUID):
         return str(value)
@@ -245,6 +253,20 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - json looks into it
     raise TypeError(f"request= holds a {type(value).__name__}, which has no stable form: give JSON, text or bytes")
+
+
+def _refuse_sets(dumped: Any) -> None:
+    """Looks through what a model gave as Python values."""
+    if isinstance(dumped, set | frozenset):
+        kind = type(dumped).__name__  # pyright: ignore[reportUnknownArgumentType] - whatever is in it
+        raise TypeError(f"request= holds a model with a {kind}, which has no stable form: have it give a sorted list")
+    if isinstance(dumped, Mapping):
+        for key, value in dumped.items():  # pyright: ignore[reportUnknownVariableType]
+            _refuse_sets(key)
+            _refuse_sets(value)
+    elif isinstance(dumped, list | tuple | deque):
+        for value in dumped:  # pyright: ignore[reportUnknownVariableType]
+            _refuse_sets(value)
 
 
 _OF_JSON: Final = length_prefixed((b"request-json",))
