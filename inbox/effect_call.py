@@ -195,6 +195,14 @@ class EffectCall:
     # ------------------------------------------------------------------------------------------------- in and out
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Nobody knows whether it was done, by this attempt or by an earlier one."""
+        begun, ending = self.begun, self._answer
+        if begun is None or (ending is not None and ending.state is EffectState.COMPLETED):
+            return False
+        return ending is None or ending.state is EffectState.UNKNOWN or begun.made.in_doubt
+
+    @property
     def was_entered(self) -> bool:
         """`async with` has begun."""
         return self._step is not _Step.MADE
@@ -240,7 +248,7 @@ class EffectCall:
     async def _leave(self, error: BaseException | None) -> None:
         ending = self._answer
         if ending is None and self._found is None:
-            ending = self._without_a_word(error)
+            ending = self._answer = self._without_a_word(error)
         if ending is None:
             return
         if error is not None and isinstance(error, CUT_OFF):

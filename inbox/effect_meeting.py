@@ -133,7 +133,7 @@ class Meeting:
                 found = await self._missing(intent, may_be_forgotten, now, asked_s)
             elif row.attempt_id == intent.attempt_id and row.state is EffectState.INTENDED:
                 # the answer to our own intent was lost
-                made = Made(row.id, row.deadline)
+                made = Made(row.id, row.deadline, row.in_doubt)
                 found = begun(made, intent, row.key, row.attempts, asked_s - (now - row.intended_at).total_seconds())
             else:
                 found = await self._act(intent, row, self._judged(row, call), asked_s)

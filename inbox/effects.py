@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, LiteralString, NamedTuple, TypeAlias
 
 import asyncpg
@@ -49,10 +49,11 @@ class Intent(NamedTuple):
 
 
 class Made(NamedTuple):
-    """The intent is durable."""
+    """The intent is durable. `in_doubt`: an earlier call may have been done."""
 
     effect_id: int
     deadline: datetime.datetime
+    in_doubt: bool = False
 
 
 class Ending(NamedTuple):
@@ -269,6 +270,14 @@ async def read(conn: AsyncConnection, t: Tables, effect_id: int) -> EffectRow | 
     return None if row is None else _row(row, now, None)
 
 
+async def first_open(conn: AsyncConnection, t: Tables, effect_ids: Collection[int]) -> int | None:
+    """The first of these of which nobody knows yet whether it was done; no lock."""
+    e = t.effect.c
+    is_open = e.state.in_([EffectState.INTENDED.value, EffectState.UNKNOWN.value])
+    found: int | None = await conn.scalar(sa.select(sa.func.min(e.id)).where(e.id.in_(sorted(effect_ids)), is_open))
+    return found
+
+
 def _reading(t: Tables) -> sa.Select[Any]:
     return sa.select(*[t.effect.c[name] for name in _READ])
 
@@ -323,7 +332,7 @@ async def take_over(
              WHERE e.id = :id AND e.row_version = :row_version AND e.state = ANY (CAST(:sources AS text[]))
                AND e.resolution IS DISTINCT FROM 'done'
                AND (e.state <> 'intended' OR e.due <= clock_timestamp() OR :withdrawn)
-            RETURNING e.id, e.deadline
+            RETURNING e.id, e.deadline, e.in_doubt
         """).bindparams(sa.bindparam("key_since", type_=sa.DateTime(timezone=True))),
         {
             "id": row.id,
@@ -380,7 +389,8 @@ async def open_after_restore(conn: AsyncConnection, t: Tables, intent: Intent, j
         "correlation_id": indexed_text(intent.call.correlation_id),
     }
     statement = insert(t.effect).values(values).on_conflict_do_nothing(index_elements=["identity"])
-    made = (await conn.execute(statement.returning(t.effect.c.id, t.effect.c.deadline))).one_or_none()
+    returned = (t.effect.c.id, t.effect.c.deadline, t.effect.c.in_doubt)
+    made = (await conn.execute(statement.returning(*returned))).one_or_none()
     return None if made is None else Made(*made)
 
 

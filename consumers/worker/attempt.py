@@ -129,6 +129,11 @@ class Attempt:
         """Endings of its calls: the event's end is not durable before they are."""
         return NONE_ON_THEIR_WAY if self._desk is None else self._desk.on_their_way
 
+    @property
+    def in_doubt(self) -> tuple[int, ...]:
+        """Calls of which nobody knows whether they were done: while they are not known, the event does not die."""
+        return () if self._desk is None else self._desk.in_doubt
+
     def leave(self, outcome: Returned[T] | Raised) -> Returned[T] | Raised:
         """The handling is over, and nothing begins any more; what it left behind may be an error of its own."""
         self.ended = True

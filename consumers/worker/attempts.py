@@ -159,7 +159,7 @@ class Attempts:
             await asyncio.sleep(max(0.0, (decision.due - self._clock.now()).total_seconds()))
             return None
         verdict = Verdict(PENDING_EFFECT, str(error))
-        return Settled(state.attempts_total, fate=self._wait(verdict, decision.due, state))
+        return Settled(state.attempts_total, fate=self._wait(verdict, decision.due, state, decision.effect_id))
 
     async def _again(
         self, subject: Subject, decision: Transient, error: Exception, state: RetryState
@@ -171,10 +171,10 @@ class Attempts:
             return state, None
         return state, Settled(state.attempts_total, fate=then)
 
-    def _wait(self, verdict: Verdict, due: datetime.datetime, state: RetryState) -> Later:
+    def _wait(self, verdict: Verdict, due: datetime.datetime, state: RetryState, effect_id: int | None = None) -> Later:
         """With all that the row has to tell whoever takes it up."""
         since = self._clock.now() - datetime.timedelta(seconds=state.age_s) if state.attempts else None
-        return Later(verdict, due, state.attempts_total, state.attempts, since)
+        return Later(verdict, due, state.attempts_total, state.attempts, since, effect_id)
 
     async def _decision(self, error: Exception, event: Event[Any], rules: tuple[Rule, ...]) -> Decision | None:
         """What the error means; None: it had to wait (for a dependency, for a connection), no attempt counted."""

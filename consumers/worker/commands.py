@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from ...dlq.breakers import DeadBreakers
 from ...dlq.fates import BEHIND, Later
@@ -45,6 +45,7 @@ from .completing import Completer
 from .completion import COMMAND_VERSION, Completion, Fate, conflict_fate
 from .concluding import NOTHING, SUCCESS, Conclusion, Ended, Finish
 from .dependencies import Dependencies
+from .doubts import Doubts
 from .effects import Effects
 from .failed_attempts import FailedAttempts, Rested
 from .first_attempts import FirstAttempt, FirstAttempts, Spawn
@@ -55,6 +56,8 @@ from .publishing import Encoder
 from .repeats import CONFLICT, REPEAT, Flight, InFlight, standing
 from .unwritten import Unwritten
 from .watching import Running
+
+GONE: Final = Dead(Reason.TOMBSTONE, "a tombstone says that its key is gone: there is nothing to do")
 
 
 class _Begun(NamedTuple):
@@ -106,6 +109,7 @@ class CommandRunner:
         self._holdings = holdings
         self._mediator = mediator
         self._conclusion = Conclusion(store)
+        self._doubts = Doubts(store, dependencies)
         self._tools = Tools(store, consumer, encoder, effects)
         self._completer = completer
         self._dependencies = dependencies
@@ -378,13 +382,15 @@ class CommandRunner:
     ) -> tuple[Ended, int]:
         """`begun`: an attempt that has come back. `left`: who else counts places."""
         command, number = bound.command, state.attempts_total if state is not None else 0
+        calls_in_doubt = set[int]()
 
         async def attempt() -> Ended:
             nonlocal number, begun
             number += 1
-            if begun is None:
-                return await self._attempt(bound, item, number, finish, made)
-            (attempt, outcome, _), begun = begun, None
+            if item.event.is_tombstone:
+                return Ended(fate=GONE)
+            (attempt, outcome, _), begun = begun or await self._attempt(bound, item, number, made), None
+            calls_in_doubt.update(attempt.in_doubt)
             return await self._conclusion.conclude(attempt, outcome, finish)
 
         seat = Seat(self._place(command), left, taken=begun is not None and begun.seated)
@@ -394,11 +400,10 @@ class CommandRunner:
             settled = await self._attempts.until_settled(subject, attempt, state)
         finally:
             seat.leave()
-        if settled.value is not None:
-            return settled.value, settled.attempts
-        if settled.skipped is not None:
-            return Ended(skipped=settled.skipped), settled.attempts
-        return Ended(fate=settled.fate), settled.attempts
+        ended = settled.value or Ended(fate=settled.fate, skipped=settled.skipped)
+        if calls_in_doubt and ended.fate is not None and ended.fate is not REPEAT:
+            ended = ended._replace(fate=await self._doubts.weigh(ended.fate, calls_in_doubt, settled.attempts))
+        return ended, settled.attempts
 
     def _place(self, command: Command) -> Places:
         """The fast way and the slow one share the places of a handler: together they run no more than it declares."""
@@ -407,20 +412,16 @@ class CommandRunner:
             place = self._places[command.name] = Places(command.concurrency)
         return place
 
-    async def _attempt(
-        self, bound: BoundCommand, item: LaneItem, number: int, finish: Finish | None, made: object | None
-    ) -> Ended:
-        """One attempt. Raises HandlerRaised with what the user's function raised, or what the database did."""
+    async def _attempt(self, bound: BoundCommand, item: LaneItem, number: int, made: object | None) -> _Begun:
+        """One attempt, to where the user's function has come back."""
         event, name = item.event, bound.command.name
-        if event.is_tombstone:
-            return Ended(fate=Dead(Reason.TOMBSTONE, "a tombstone says that its key is gone: there is nothing to do"))
         attempt = Attempt(self._tools, bound, item, self._holding(item), number)
         reach(Point.BEFORE_HANDLER, name)
         with self._running.handling(name, event):
             handling = self._mediator.carry_out(bound.command, HandlerContext(event, number, attempt), made)
             outcome = attempt.leave(await guarded(handling, bound.command.deadline_s, attempt))
         reach(Point.AFTER_HANDLER, name)
-        return await self._conclusion.conclude(attempt, outcome, finish)
+        return _Begun(attempt, outcome)
 
     def _holding(self, item: LaneItem) -> Holding:
         holding = self._holdings.current(item.partition, item.epoch)

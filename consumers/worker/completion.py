@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
 
-from ...dlq.fates import ForReview, Later
+from ...dlq.fates import UNKNOWN_EFFECT, ForReview, Later
 from ...dlq.policy import FailurePolicy
 from ...inbox import claim, outbox
 from ...inbox.failure_rows import Verdict
@@ -96,6 +96,16 @@ def conflict_fate(conflict: Dead, policy: FailurePolicy, attempts: int) -> Fate:
     if conflict.reason is not Reason.CONFLICT or policy.on_conflict != "review":
         return conflict
     return ForReview(Verdict.of(conflict), attempts)
+
+
+def in_doubt_fate(fate: Fate, effect_id: int | None, attempts: int) -> Fate:
+    """What `fate` is while nobody knows the end of this call of its event's: a row names it, and nothing dies."""
+    if effect_id is None or isinstance(fate, ForReview):
+        return fate
+    if isinstance(fate, Later):
+        return fate if fate.effect_id is not None else replace(fate, effect_id=effect_id)
+    why = f"a call of it is in doubt; without that it would be dead ({fate.reason}): {fate.why}"
+    return ForReview(Verdict.of(fate)._replace(reason=UNKNOWN_EFFECT, message=why), attempts, effect_id)
 
 
 Admitted = Callable[[Mapping[Completion, Dead]], list[Completion]]

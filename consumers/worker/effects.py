@@ -128,6 +128,7 @@ class EffectDesk:
         self._open: set[EffectCall] = set()
         self._released: asyncio.Future[None] | None = None
         self._unwritten: list[asyncio.Future[None]] = []
+        self._in_doubt: tuple[int, ...] = ()
         self._ended = False
 
     def watch(self, tx: Transaction) -> None:
@@ -173,6 +174,8 @@ class EffectDesk:
     def closed(self, call: EffectCall) -> None:
         """Until here."""
         self._open.discard(call)
+        if call.is_in_doubt and call.begun is not None:
+            self._in_doubt = (*self._in_doubt, call.begun.made.effect_id)
         if not self._open and self._released is not None and not self._released.done():
             self._released.set_result(None)
 
@@ -188,6 +191,12 @@ class EffectDesk:
     def on_their_way(self) -> list[asyncio.Future[None]]:
         """Endings of calls that nothing was kept waiting for: they have to be durable before the event's end is."""
         return self._unwritten
+
+    @property
+    def in_doubt(self) -> tuple[int, ...]:
+        """Calls, open ones too, of which nobody knows whether they were done: the numbers of their rows."""
+        still_open = [call.begun.made.effect_id for call in self._open if call.begun is not None]
+        return (*self._in_doubt, *still_open) if still_open else self._in_doubt
 
     def before_tx(self) -> None:
         """`ctx.tx` is about to be opened. Raises EffectMisused inside a call."""

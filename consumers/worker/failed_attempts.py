@@ -244,8 +244,12 @@ class FailedAttempts:
 
 
 def _takes_a_task(attempt: Attempt) -> bool:
-    """What is open has to be closed, and where a failure stops the worker nobody goes on beside it."""
-    return attempt.opened is not None or bool(attempt.on_their_way) or attempt.bound.command.policy.on_failure == "stop"
+    """What is open has to be closed, what became of a call in doubt has to be asked for, and where a failure stops the
+    worker nobody goes on beside it.
+    """
+    if attempt.opened is not None or attempt.on_their_way or attempt.in_doubt:
+        return True
+    return attempt.bound.command.policy.on_failure == "stop"
 
 
 def _subject(first: FirstAttempt) -> Subject:

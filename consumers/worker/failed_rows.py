@@ -49,7 +49,7 @@ class FailedRows:
         made = failure_rows.queued(
             place, event, fate.verdict,
             due=fate.due, attempts=fate.attempts, now=now, alone=alone,
-            class_attempts=fate.class_attempts, retrying_since=fate.retrying_since,
+            class_attempts=fate.class_attempts, retrying_since=fate.retrying_since, effect_id=fate.effect_id,
         )  # fmt: skip
         return Made(made)
 

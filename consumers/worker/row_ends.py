@@ -22,7 +22,7 @@ from ...dlq.fates import ForReview, Later
 from ...dlq.policy import FailurePolicy
 from ...dlq.replay_journal import REPEATED
 from ...dlq.reporting import RECORD, report_dead, report_done, report_done_many, report_parked, report_unknown
-from ...inbox import audit, claim, failure, fence, outbox
+from ...inbox import audit, claim, effects, failure, fence, outbox
 from ...inbox.audit import AuditLine
 from ...inbox.clock import Clock
 from ...inbox.errors import OwnershipLost
@@ -34,7 +34,7 @@ from ...inbox.meter import Meter
 from ...inbox.outcome import Dead, FinalStatus
 from ...inbox.points import Point, Writes, reach
 from ...inbox.store import Store
-from .completion import Fate
+from .completion import Fate, in_doubt_fate
 
 COMPLETED: Final = "completed"
 """The audit's word for rows that were handled."""
@@ -213,11 +213,16 @@ class RowEnds:
             await claim.claim(conn, self._tables, *one.key, own, optimistic=False)
 
     async def end_as(self, row: Failure, holding: Holding, fate: Fate, attempts: int) -> None:
-        """The row stays, as what became of it: dead once more, for a person to decide, or queued until it is due."""
+        """The row stays, as what became of it: dead once more, for a person to decide, or queued until it is due.
+
+        It is not dead while nobody knows the end of the call that it names.
+        """
         name = self._names[row.handler]
         async with self._store.transaction(Writes.VERDICT, name) as conn:
             await self.hold(conn, holding)
             await failure.lock_lanes(conn, self._tables, [(row.id, row.row_version)])
+            if row.effect_id is not None:  # earlier attempts left it in doubt
+                fate = in_doubt_fate(fate, await effects.first_open(conn, self._tables, [row.effect_id]), attempts)
             changed = await self._change(conn, row, name, fate, attempts)
         if changed:
             self._tell(row, name, fate, attempts)
@@ -230,7 +235,7 @@ class RowEnds:
             return await failure.postpone(
                 conn, tables, seen, fate.verdict,
                 due=fate.due, attempts=fate.attempts, class_attempts=fate.class_attempts,
-                retrying_since=fate.retrying_since, now=now,
+                retrying_since=fate.retrying_since, effect_id=fate.effect_id, now=now,
             )  # fmt: skip
         if isinstance(fate, ForReview):
             return await failure.review(

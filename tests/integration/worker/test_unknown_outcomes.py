@@ -9,15 +9,11 @@ import pytest
 
 from tests.services.topics import Topic
 from tests.support.desk import Do, at_desk, letters
+from tests.support.reviewing import say
 from tests.support.running import RunningWorker, Sent, Stage, reader
 from tidegate.consumers import App, Context
-from tidegate.dlq.permission import Gate
-from tidegate.dlq.reach import unlimited
-from tidegate.dlq.review import Ruling, Verb, resolve
-from tidegate.inbox.database import Database, DatabaseSettings
+from tidegate.dlq.review import Verb
 from tidegate.inbox.effect_rules import Asked, Done, EffectRule, NotDone, probe, review
-from tidegate.inbox.store import Store
-from tidegate.inbox.tables import tables
 
 
 @dataclass
@@ -52,17 +48,6 @@ def bank() -> Bank:
     return Bank()
 
 
-async def say(stage: Stage, verb: Verb, **more: Any) -> None:
-    """What a person says of the only case."""
-    database = Database(stage.url, member="test", settings=DatabaseSettings(pool_max=1, tx_pool_max=1))
-    row = await stage.value("SELECT id FROM tidegate.failure")
-    try:
-        ruling = Ruling(reason="phoned them", reference=str(row), verb=verb, **more)
-        await resolve(Gate(Store(database, tables()), unlimited("ada")), ruling)
-    finally:
-        await database.close()
-
-
 async def unknown(stage: Stage, topic: Topic, bank: Bank) -> RunningWorker:
     """A worker with one event of unknown outcome, and another one behind it."""
     app = reader(topic(partitions=1))
@@ -80,7 +65,7 @@ async def test_done_by_a_persons_word_runs_again_with_the_result_and_makes_no_ca
     stage: Stage, topic: Topic, bank: Bank
 ) -> None:
     worker = await unknown(stage, topic, bank)
-    await say(stage, Verb.DONE, result={"from": "a person"}, external_id="c-1")
+    await say(stage, Verb.DONE, "e1", result={"from": "a person"}, external_id="c-1")
     await worker.until_counted("events", "do", "completed", n=2)
     assert bank.results == [{"from": "a person"}, {"from": "call"}], "in the order of the key"
     assert len(bank.calls) == 2, "one for each event, and none for the repeat"
@@ -91,7 +76,7 @@ async def test_done_by_a_persons_word_runs_again_with_the_result_and_makes_no_ca
 @pytest.mark.parametrize("same_key", [True, False])
 async def test_not_done_by_a_persons_word_calls_again(stage: Stage, topic: Topic, bank: Bank, same_key: bool) -> None:
     worker = await unknown(stage, topic, bank)
-    await say(stage, Verb.NOT_DONE, same_key=same_key)
+    await say(stage, Verb.NOT_DONE, "e1", same_key=same_key)
     await worker.until_counted("events", "do", "completed", n=2)
     first, again, _ = bank.calls
     assert (first == again) is same_key
@@ -99,7 +84,7 @@ async def test_not_done_by_a_persons_word_calls_again(stage: Stage, topic: Topic
 
 async def test_what_is_discarded_lets_its_key_go_on(stage: Stage, topic: Topic, bank: Bank) -> None:
     worker = await unknown(stage, topic, bank)
-    await say(stage, Verb.DISCARD)
+    await say(stage, Verb.DISCARD, "e1")
     await worker.until_counted("events", "do", "completed", n=1)
     assert [row[:2] for row in await stage.failures()] == [("e1", "discarded")]
     assert len(bank.calls) == 2
@@ -109,7 +94,7 @@ async def test_figures_say_what_waits(stage: Stage, topic: Topic, bank: Bank) ->
     worker = await unknown(stage, topic, bank)
     await worker.until_counted("events_unknown", n=1)
     await worker.until_counted("effects_unknown", n=1)
-    await say(stage, Verb.DISCARD)
+    await say(stage, Verb.DISCARD, "e1")
     await worker.until(lambda: worker.metrics.value("events_unknown") == 0)
 
 

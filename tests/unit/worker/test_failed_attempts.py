@@ -68,7 +68,7 @@ class Desk:
         command = SimpleNamespace(name="charge", policy=policy)
         bound = SimpleNamespace(command=command)
         event = Event(None, Record("orders", 0, 1, b"k", b"v"))
-        attempt = SimpleNamespace(handler="charge", opened=None, on_their_way=[], bound=bound, event=event)
+        attempt = SimpleNamespace(handler="charge", opened=None, on_their_way=[], in_doubt=(), bound=bound, event=event)
         self.first = cast(FirstAttempt, SimpleNamespace(attempt=attempt, state=None))
         self.rules = Rules(decisions or (AGAIN,))
         breakers = DeadBreakers({}, SystemClock(), lambda handler, phase, why: None)
