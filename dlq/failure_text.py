@@ -5,6 +5,8 @@ An exception's text is written by strangers and travels far: into rows, headers,
 * never allowed to fail or to be long (`str()` may raise or return 10 MB),
 * free of what a database cannot hold or a terminal would obey (NUL, lone surrogates, control characters),
 * free of passwords, of SQL parameters and of DETAIL lines; a database error is told by SQLSTATE and names only,
+* free of long numbers, whatever the record is: those of cards, accounts, persons and phones. Errors that we raised
+  ourselves keep theirs, which are offsets, lengths and ids,
 * free of the record's own values where they can be told apart: quoted text, and words with a digit, an `@` or a capital
   in them, that stand in the record's key or value. Plain small words that a handler puts into its message stay.
 """
@@ -17,12 +19,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, cast, final
+from typing import cast, final
 
+from pydantic import ValidationError
+
+from ..inbox.errors import TidegateError
 from ..inbox.event import Record
 from ..inbox.outcome import Dead, Reason
 from .deadline import DeadlineError
 from .guard import Raised, contained_call
+from .validation_text import told_errors
 
 TYPE_CHARS_MAX = 200
 """A full class name; longer ones are generated and say nothing at their end."""
@@ -112,17 +118,26 @@ def safe_message(exc: BaseException, payload: Sequence[bytes | None] = ()) -> st
     known = _told_by_names(exc)
     if known is not None:
         return shortened(clean(known), MESSAGE_CHARS_MAX)
-    return safe_text(_without_database_text(_scanned(_text_of(exc)), exc), payload)
+    return safe_text(_without_database_text(_scanned(_text_of(exc)), exc), payload, exc)
 
 
-def safe_text(text: str, payload: Sequence[bytes | None] = ()) -> str:
+def full_message(exc: BaseException) -> str:
+    """The message at its full length and with its lines, for a terminal; without secrets and a stranger's numbers."""
+    return _without_numbers(without_secrets(_text_of(exc)), exc)
+
+
+def safe_text(text: str, payload: Sequence[bytes | None] = (), exc: BaseException | None = None) -> str:
     """Words of a stranger, as rows, headers and terminals can hold them: short, clean, no secret, no value.
 
-    >>> safe_text("card '4111' refused, password=pw123", (b"4111",))
-    "card '***' refused, password=***"
+    `exc`: whose words they are; those of an error that we raised ourselves keep their numbers.
+
+    >>> safe_text("card '4111' refused, password=pw123, account 12345678", (b"4111",))
+    "card '***' refused, password=***, account ***"
     """
     told, may_hold_values = _cleaned(_scanned(text))
-    return shortened(without_values(told, payload) if may_hold_values else told, MESSAGE_CHARS_MAX)
+    if may_hold_values:
+        told = _without_numbers(without_values(told, payload), exc)
+    return shortened(told, MESSAGE_CHARS_MAX)
 
 
 @lru_cache(CLASSES_MAX)
@@ -131,7 +146,7 @@ def _cleaned(text: str) -> tuple[str, bool]:
     there: what fails a thousand times says the same few things.
     """
     told = without_secrets(clean(text))
-    return told, _VALUES.search(told) is not None
+    return told, (_WORDS.search(told) or _QUOTED.search(told) or _NUMBERS.search(told)) is not None
 
 
 def stack_digest(exc: BaseException) -> str:
@@ -217,13 +232,39 @@ def without_values(text: str, payload: Sequence[bytes | None]) -> str:
     if not parts:
         return text
 
-    def hide(match: re.Match[str]) -> str:
-        quote, literal = match["quote"] or "", match["quoted"] or match["word"] or match["name"]
-        forms = {literal.encode(), json.dumps(literal)[1:-1].encode()}
-        told = any(form in part for part in parts for form in forms)
-        return f"{quote}{_REDACTED}{quote}" if told else match[0]
+    def stands_there(literal: str) -> bool:
+        forms = [literal.encode()]
+        if not literal.isascii() or "\\" in literal:  # else JSON writes it the same way
+            forms.append(json.dumps(literal)[1:-1].encode())
+        return any(form in part for part in parts for form in forms)
 
-    return _VALUES.sub(hide, text)
+    def hide_quoted(match: re.Match[str]) -> str:
+        quote = match["quote"]
+        return f"{quote}{_REDACTED}{quote}" if stands_there(match["quoted"]) else match[0]
+
+    def hide_word(match: re.Match[str]) -> str:
+        word = match[0]
+        told = stands_there(word)
+        if not told and "." in word:  # a path with keys in it
+            told = any(stands_there(piece) for piece in word.split(".") if _WORDS.fullmatch(piece))
+        return _REDACTED if told else word
+
+    return _WORDS.sub(hide_word, _QUOTED.sub(hide_quoted, text))
+
+
+def _without_numbers(text: str, exc: BaseException | None) -> str:
+    """`text` without long numbers: that they stand in the record cannot be seen in a binary encoding of it."""
+    if _NUMBERS.search(text) is None or (exc is not None and _is_ours(exc)):
+        return text
+    return _NUMBERS.sub(_REDACTED, text)
+
+
+def _is_ours(exc: BaseException) -> bool:
+    """Whether our own code wrote the message: a handler raises our errors too, with its own words."""
+    link, raised_by = exc.__traceback__, __name__
+    while link is not None:
+        link, raised_by = link.tb_next, str(link.tb_frame.f_globals.get("__name__"))
+    return isinstance(exc, TidegateError) and raised_by.partition(".")[0] == __name__.partition(".")[0]
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -256,13 +297,19 @@ _SECRETS = (
 _TELLING = re.compile(r"(?i)[:=]|basic|bearer|eyJ")
 """One of these stands in whatever a pattern of `_SECRETS` finds: most texts have none, and are searched once."""
 
-_VALUES = re.compile(
-    r"(?P<quote>[\"'])(?P<quoted>[^\"']{2,})(?P=quote)"
-    r"|(?P<word>(?<![\w@.+-])(?=[\w@.+-]*[\d@])[\w@.+-]{5,}(?<![.]))"
-    r"|(?P<name>(?<![\w-])(?=[\w-]*[^\W\d_a-z])[\w-]{4,})"
+_QUOTED = re.compile(r"(?P<quote>[\"'])(?P<quoted>[^\"']{2,})(?P=quote)")
+"""Two quoted characters already are a value."""
+
+_WORDS = re.compile(
+    r"(?<![\w@.+-])(?=[\w@.+-]*[\d@])[\w@.+-]{5,}(?<![.])"  # with a digit or an @
+    r"|(?<![\w-])(?=[\w-]*[^\W\d_a-z])[\w-]{4,}"  # with a letter that is no plain small one
 )
-"""Two quoted characters already are a value; a bare word needs five and a digit or an @ not to be just a word, or four
-and a letter that is not a plain small one: names of people and places are written so."""
+"""A bare word needs five characters and a digit or an @ not to be just a word, or four and a letter that is not a plain
+small one: names of people and places are written so."""
+
+_NUMBERS = re.compile(r"\d(?: ?\d){8,}|\d(?:-?\d){8,}|\d{7,}")
+"""Seven digits in a row are more than a status, a port or a duration has. With blanks or dashes between them it takes
+nine, as cards, accounts and persons have: a date has eight."""
 
 
 def _text_of(exc: BaseException) -> str:
@@ -334,19 +381,12 @@ def _first_text(links: Sequence[object], attribute: str) -> str | None:
     return None
 
 
-class _Validation(Protocol):
-    def errors(self, *, include_url: bool, include_context: bool, include_input: bool) -> list[dict[str, Any]]: ...
-
-
 def _validation_message(exc: BaseException) -> str:
-    """Where the input was wrong and how, as pydantic names it; not the input."""
-    listed = cast(_Validation, exc).errors(include_url=False, include_context=False, include_input=False)
-    told = [f"{'.'.join(str(part) for part in entry['loc'])}: {entry['type']}" for entry in listed[:_ERRORS_TOLD]]
-    return f"{len(listed)} validation errors: " + "; ".join(told)
-
-
-_ERRORS_TOLD = 10
-"""Ten wrong fields tell what kind of record it is; more do not fit into a message anyway."""
+    """Where the input was wrong and how, as pydantic names it; not the input, and no keys of it."""
+    if not isinstance(exc, ValidationError):
+        return "validation errors"  # of pydantic.v1, whose paths nothing is known of
+    told = "; ".join([f"{path}: {kind}" for path, kind in told_errors(exc)])
+    return f"{exc.error_count()} validation errors: {told}"
 
 
 def _without_database_text(text: str, exc: BaseException) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..inbox.event import Headers, Record
 from ..inbox.identity import position_id16
-from .failure_text import MESSAGE_CHARS_MAX, TYPE_CHARS_MAX, clean, shortened, without_secrets
+from .failure_text import TYPE_CHARS_MAX, safe_text, shortened
 from .letter_headers import ID_CHARS_MAX, SHARE_GROUP_PREFIX, to_int, to_text, to_timestamp_type
 
 
@@ -60,7 +60,7 @@ def _class_name(value: bytes) -> str:
 
 
 def _message(value: bytes) -> str:
-    return shortened(without_secrets(clean(to_text(value[:_MESSAGE_BYTES_READ]))), MESSAGE_CHARS_MAX)
+    return safe_text(to_text(value[:_MESSAGE_BYTES_READ]))
 
 
 _MESSAGE_BYTES_READ = 4_000

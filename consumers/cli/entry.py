@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from ...dlq.failure_text import without_secrets
+from ...dlq.failure_text import full_message
 from ...dlq.permission import NotPermitted
 from ...inbox import grants
 from ...inbox.errors import EXIT_CONFIGURATION, EXIT_FATAL, ConfigurationError, FatalError, TidegateError
@@ -57,10 +57,10 @@ def main() -> None:
         ERR.print(f"[red]not permitted:[/red] {escape(str(error))}")
         sys.exit(error.exit_code)
     except FatalError as error:
-        ERR.print(f"[red]fatal:[/red] {escape(without_secrets(str(error)))}")
+        ERR.print(f"[red]fatal:[/red] {escape(full_message(error))}")
         sys.exit(error.exit_code)
     except TidegateError as error:
-        ERR.print(f"[red]failed:[/red] {escape(without_secrets(str(error)))}")
+        ERR.print(f"[red]failed:[/red] {escape(full_message(error))}")
         sys.exit(EXIT_FATAL)
     except STORE_ERRORS as error:
         ERR.print(f"[red]database:[/red] {escape(_store_error(error))}")

@@ -76,7 +76,7 @@ class JsonCodec:
         """See `Codec.types`."""
         self._classes = Classes([*self._classes, *types])
         self._makes = {
-            cls: checked(pydantic.TypeAdapter(cls).validate_json, full_name_of(cls)) for cls in self._classes
+            cls: checked(pydantic.TypeAdapter(cls).validate_json, full_name_of(cls), cls) for cls in self._classes
         }
 
     def decode(self, record: Record) -> Decoded:

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeVar, cast, final
 import pydantic
 
 from ...dlq.guard import Raised, guarded_call
+from ...dlq.validation_text import told_errors
 from ...inbox.errors import ConfigurationError, RecordError
 from ...inbox.outcome import Reason
 from .schemas import short_name
@@ -142,12 +143,12 @@ def shape_of(accepts: Any, full_name: str, classes: Classes) -> Shape:
 
 def _class_shape(cls: type) -> Shape:
     if issubclass(cls, pydantic.BaseModel):
-        return Shape(cls, _model_fields(cls), checks_itself=True, make=checked(cls.model_validate, cls.__name__))
+        return Shape(cls, _model_fields(cls), checks_itself=True, make=checked(cls.model_validate, cls.__name__, cls))
     made = cast("Any", cls)
     hints = _annotations(made)
     given = [item for item in dataclasses.fields(made) if item.init]
     fields = {item.name: ClassField(hints[item.name], _is_required(item)) for item in given}
-    make = made if _is_plain(made) else checked(made, cls.__name__)
+    make = made if _is_plain(made) else checked(made, cls.__name__, made)
     return Shape(made, fields, positional=not any(item.kw_only for item in given), make=make)
 
 
@@ -171,13 +172,13 @@ def _is_plain_field(cls: type, item: dataclasses.Field[Any]) -> bool:
     return not is_descriptor and item.default_factory in (dataclasses.MISSING, list, dict, set)
 
 
-def checked(make: Callable[..., T], name: str) -> Callable[..., T]:
+def checked(make: Callable[..., T], name: str, cls: type | None = None) -> Callable[..., T]:
     """`make` behind the guard: whatever a user's class raises, of whatever type, is the record's fault."""
 
     def make_or_refuse(*args: Any, **named: Any) -> T:
         outcome = guarded_call(make, *args, **named)
         if isinstance(outcome, Raised):
-            raise _refused(name, outcome.error) from None
+            raise _refused(name, outcome.error, cls) from None
         return outcome.value
 
     return make_or_refuse
@@ -238,13 +239,12 @@ def _dict_builder(names: list[str], indexes: list[int] | None) -> Callable[[list
     return lambda values: {name: values[index] for name, index in kept}
 
 
-def _refused(name: str, error: Exception) -> RecordError:
-    """The RecordError for a payload class that does not take a record's values; no value is quoted."""
-    if isinstance(error, pydantic.ValidationError):
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        # Only the field: deeper in the path may stand a map's keys, which are payload.
-        where = ".".join([name, *map(str, first["loc"][:1])])
-        return RecordError(Reason.SCHEMA_INCOMPATIBLE, f"{where} does not take the value: {first['type']}")
+def _refused(name: str, error: Exception, cls: type | None) -> RecordError:
+    """The RecordError for a payload class that does not take a record's values; no value and no key is quoted."""
+    if isinstance(error, pydantic.ValidationError) and (told := told_errors(error, cls)):
+        path, kind = told[0]
+        where = f"{name}.{path}" if path else name
+        return RecordError(Reason.SCHEMA_INCOMPATIBLE, f"{where} does not take the value: {kind}")
     return RecordError(Reason.SCHEMA_INCOMPATIBLE, f"{name} does not take the record: {type(error).__name__}")
 
 

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import structlog
 
-from ...dlq.failure_text import members_of, without_secrets
+from ...dlq.failure_text import full_message, members_of
 from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, FatalError, OwnershipLost
 from ...inbox.event import Partition
@@ -206,7 +206,7 @@ class Worker:
         if fatal is None:
             log.error("unexpected", error=type(error).__name__, exc_info=error)
             fatal = FatalError(f"unexpected {type(error).__name__}", fix="this is a bug of tidegate: see the log")
-        self._board.fatal = without_secrets(str(fatal))  # a handler may have raised it
+        self._board.fatal = full_message(fatal)  # a handler may have raised it
         self.failed.set_result(fatal)
 
     async def cancel_all(self) -> None:

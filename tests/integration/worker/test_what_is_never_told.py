@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+import pydantic
 import pytest
 import structlog
 from sqlalchemy import text
@@ -21,7 +22,8 @@ from tidegate.consumers import Context, Event, RetryPolicy, TransientError
 from tidegate.consumers import logs as product_logs
 from tidegate.consumers.settings import Log
 from tidegate.dlq.letter_headers import OUR_NAMES
-from tidegate.inbox.errors import FatalError
+from tidegate.inbox.errors import FatalError, RecordError
+from tidegate.inbox.outcome import Reason
 
 QUICK: Final = RetryPolicy(attempts_max=2, base_s=0.001, cap_s=0.002)
 
@@ -29,7 +31,9 @@ CARD, NAME, MAIL = "4111-test-card", "Mustermann", "erika@example.org"
 PASSWORD, TOKEN, USER_TOKEN, NOTE, CAUSE = "pw123secret", "tok-9f8e7d", "ghp-abcdef123456", "note-5555", "cause-6666"
 DSN = f"postgresql://till:{PASSWORD}@db.internal/cards"
 URL = f"https://{USER_TOKEN}@api.internal/v1/pay?sig={TOKEN}&card={CARD}"
-MARKERS: Final = (CARD, NAME, MAIL, PASSWORD, TOKEN, USER_TOKEN, NOTE, CAUSE)
+NUMBER = "4111111111111111"
+"""Of a record whose bytes do not show it, as in Avro: in the payload of this test it does not stand."""
+MARKERS: Final = (CARD, NAME, MAIL, PASSWORD, TOKEN, USER_TOKEN, NOTE, CAUSE, NUMBER)
 PAYLOAD = {"card": CARD, "name": NAME, "mail": MAIL}
 
 
@@ -59,6 +63,18 @@ def caused() -> Exception:
     return error
 
 
+class Account(pydantic.BaseModel, extra="forbid"):
+    """What a handler checks; keys of its map and names that it does not know are the payload's."""
+
+    balances: dict[str, int]
+
+
+def invalid() -> Exception:
+    with pytest.raises(pydantic.ValidationError) as failed:
+        Account.model_validate({"balances": {CARD: "x"}, MAIL: 1, f"password={PASSWORD}": 2, NUMBER: 3})
+    return failed.value
+
+
 RAISED: Final[dict[str, Callable[[], BaseException]]] = {
     "text": lambda: ValueError(f"card {CARD} of {NAME} <{MAIL}> is refused"),
     "arguments": lambda: ValueError("refused", {"card": CARD}, CARD, MAIL),
@@ -73,6 +89,9 @@ RAISED: Final[dict[str, Callable[[], BaseException]]] = {
     "group-of-one": lambda: ExceptionGroup("one", [RuntimeError(f"{DSN} {CARD}")]),
     "mute": Mute,
     "loud": Loud,
+    "invalid": invalid,
+    "number": lambda: ValueError(f"card {NUMBER} is refused"),
+    "own-error": lambda: RecordError(Reason.REJECTED, f"card {NUMBER} is refused"),
     "transient": lambda: TransientError(f"try again: {DSN} {URL}"),
     "no-exception": lambda: SystemExit(DSN),
 }
@@ -135,6 +154,7 @@ async def test_no_sink_tells_what_an_exception_carries(stage: Stage, topic: Topi
     assert await worker.stop() == 0
     told["logs"] = stream.getvalue()
     assert "event_dead" in told["logs"]
+    assert "balances.*: int_parsing" in told["rows"]
     assert {(where, marker) for where, said in told.items() for marker in MARKERS if marker in said} == set()
 
 
@@ -164,13 +184,13 @@ async def test_a_fatal_error_with_a_secret_is_told_without_it(stage: Stage, topi
 
     Case: B38
     Parts: real (Kafka, PostgreSQL)
-    Red when: worker.py's `without_secrets(str(fatal))` becomes `str(fatal)`
+    Red when: worker.py's `full_message(fatal)` becomes `str(fatal)`
     """
     name = topic(partitions=1)
     app = reader(name)
 
     async def stop(command: Do, ctx: Context) -> None:
-        raise FatalError(f"cannot reach {DSN}", fix=f"look at {URL}")
+        raise FatalError(f"cannot reach {DSN} for {NUMBER}", fix=f"look at {URL}")
 
     at_desk(app, stop)
     await stage.send(name, Sent("a"))

@@ -135,6 +135,31 @@ def test_types_are_checked_strictly_where_a_class_is_mapped() -> None:
     assert decoded.value == Thing(Inner(5), Decimal("1.50"), at)
 
 
+class Ledger(pydantic.BaseModel, extra="forbid"):
+    balances: dict[str, int]
+    things: list[Inner] = []
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (b'{"balances": {"4111-test-card": "x"}}', "Ledger.balances.* does not take the value: int_type"),
+        (b'{"balances": {}, "anna.smith@example.com": 1}', "Ledger.* does not take the value: extra_forbidden"),
+        (b'{"balances": {}, "things": [{"i": "x"}]}', "Ledger.things.0.i does not take the value: int_type"),
+        (b"{}", "Ledger.balances does not take the value: missing"),
+        (b"[]", "Ledger does not take the value: model_type"),
+    ],
+)
+def test_a_class_that_refuses_tells_its_own_names_and_no_key_of_the_payload(raw: bytes, told: str) -> None:
+    """A key that nobody declared is a value like any: where it stands in the path is a star.
+
+    Case: B38
+    Parts: real (pydantic)
+    Red when: codecs/mapping.py's _refused tells the path as pydantic gives it
+    """
+    assert str(refused(opened(Ledger, type="Ledger"), raw)) == told
+
+
 @pytest.mark.parametrize(
     ("rule", "headers", "raw", "name"),
     [

@@ -42,7 +42,7 @@ SPRING: Headers = (
     ("kafka_dlt-original-consumer-group", b"billing"),
     ("kafka_dlt-exception-fqcn", b"org.springframework.kafka.listener.ListenerExecutionFailedException"),
     ("kafka_dlt-exception-cause-fqcn", b"com.example.CreditRefused"),
-    ("kafka_dlt-exception-message", b"Listener failed; password=pw123"),
+    ("kafka_dlt-exception-message", b"Listener failed; password=pw123, card 4111111111111111"),
     ("kafka_dlt-exception-stacktrace", TRACE),
 )
 
@@ -59,7 +59,7 @@ def test_a_letter_of_springs_recoverer_tells_all_that_our_own_does_where_it_can(
         "origin_timestamp_type": 2,
         "consumer": "billing",
         "exception_type": "com.example.CreditRefused",
-        "exception_message": "Listener failed; password=***",
+        "exception_message": "Listener failed; password=***, card ***",
         "stack_digest": letter.stack_digest,
     }
 
