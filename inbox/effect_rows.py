@@ -14,9 +14,9 @@ import json
 import re
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, cast, final
 
 from .effect_rules import Asked, Effect
 from .effect_states import EffectState, Resolution
@@ -255,17 +255,15 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"request= holds a {type(value).__name__}, which has no stable form: give JSON, text or bytes")
 
 
-def _refuse_sets(dumped: Any) -> None:
+def _refuse_sets(dumped: object) -> None:
     """Looks through what a model gave as Python values."""
     if isinstance(dumped, set | frozenset):
-        kind = type(dumped).__name__  # pyright: ignore[reportUnknownArgumentType] - whatever is in it
-        raise TypeError(f"request= holds a model with a {kind}, which has no stable form: have it give a sorted list")
+        raise TypeError("request= holds a model with a set, which has no stable form: have it give a sorted list")
     if isinstance(dumped, Mapping):
-        for key, value in dumped.items():  # pyright: ignore[reportUnknownVariableType]
-            _refuse_sets(key)
-            _refuse_sets(value)
-    elif isinstance(dumped, list | tuple | deque):
-        for value in dumped:  # pyright: ignore[reportUnknownVariableType]
+        held = cast("Mapping[object, object]", dumped)
+        dumped = [*held, *held.values()]
+    if isinstance(dumped, list | tuple | deque):
+        for value in cast("Iterable[object]", dumped):
             _refuse_sets(value)
 
 
