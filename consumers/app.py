@@ -314,7 +314,7 @@ class App:
     def handler(self, command_type: type) -> Callable[[F], F]:
         """Declare the one function that carries out a class of commands: `fn(command, ctx: Context, client: C)`.
 
-        What it raises ends its event, never the process: `sys.exit` too, which is for programs and not for handlers.
+        What it raises ends its event, never the process: `sys.exit` and KeyboardInterrupt too, which are for programs.
         What it returns is its outcome: None (done), Skipped, Retry, Dead or Unknown; anything else is a dead letter.
         """
 

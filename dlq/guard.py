@@ -133,7 +133,10 @@ class HandlerLeft(Exception):
 
 
 async def contained(call: Awaitable[T]) -> T:
-    """What asyncio would end the whole process for ends one event. A cancellation and Ctrl-C are nobody's failure."""
+    """What asyncio would end the whole process for ends one event. A cancellation is nobody's failure.
+
+    No Ctrl-C comes this way: signals are the process's own business, and a KeyboardInterrupt is what somebody raised.
+    """
     try:
         return await call
     except BaseException as error:
@@ -143,30 +146,31 @@ async def contained(call: Awaitable[T]) -> T:
 
 
 def left_by(error: BaseException) -> HandlerLeft | None:
-    """What stands for an error that asyncio would end the whole process for; None where it stands for itself."""
-    if isinstance(error, Exception | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
-        return None
-    return HandlerLeft(f"the handler raised {type(error).__name__}, which is no way to end an event")
+    """What stands for an error that asyncio would end the whole process for; None where it stands for itself.
+
+    So does a GeneratorExit, by which Python closes a coroutine that nobody runs any more: who asks for the result of
+    one that ran to its end (`result_of`) knows that somebody raised it.
+    """
+    return None if isinstance(error, Exception | asyncio.CancelledError | GeneratorExit) else _left(error)
 
 
-def guarded_call(function: Callable[..., T], *args: Any, **named: Any) -> Returned[T] | Raised:
-    """Call a user's code that does not wait: a payload class, say, which checks what it is made from."""
+def _left(error: BaseException) -> HandlerLeft:
+    left = HandlerLeft(f"the handler raised {type(error).__name__}, which is no way to end an event")
+    left.__cause__ = error
+    return left
+
+
+def contained_call(function: Callable[..., T], *args: Any, **named: Any) -> Returned[T] | Raised:
+    """Call a user's code that does not wait (a trigger, a payload class): whatever it raises is an end like any."""
     try:
-        return Returned(function(*args, **named))
-    except Exception as error:  # noqa: BLE001 - a user's class may raise anything; it is its record's outcome
+        try:
+            return Returned(function(*args, **named))
+        except BaseException as error:
+            if isinstance(error, Exception):
+                raise
+            raise _left(error) from error
+    except Exception as error:  # noqa: BLE001 - a user's code may raise anything; it is its record's outcome
         return Raised(error)
-
-
-def contained_call(function: Callable[..., T], *args: Any) -> Returned[T] | Raised:
-    """`guarded_call` for a function that may also leave by what is no `Exception` (`sys.exit`): an end like any."""
-    try:
-        return Returned(function(*args))
-    except BaseException as error:
-        if isinstance(error, Exception):
-            return Raised(error)
-        if isinstance(error, KeyboardInterrupt | GeneratorExit):
-            raise
-        return Raised(HandlerLeft(f"it raised {type(error).__name__}, which is no way to end an event"))
 
 
 def result_of(task: asyncio.Future[T]) -> Returned[T] | Raised:
@@ -181,16 +185,13 @@ def result_of(task: asyncio.Future[T]) -> Returned[T] | Raised:
         return Raised(RuntimeError(f"the handler cancelled itself: {cancelled}"))
     if error is None:
         return Returned(task.result())
-    if isinstance(error, Exception):
-        return Raised(error)
-    raise error
+    return Raised(error if isinstance(error, Exception) else _left(error))
 
 
-async def _cancel(task: asyncio.Future[T]) -> None:
+async def _cancel(task: asyncio.Future[Any]) -> None:
     task.cancel()
     await asyncio.wait((task,))
-    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Exception):
-        raise error
+    looked_at(task)
 
 
 def _frames(task: asyncio.Future[T]) -> list[FrameType]:

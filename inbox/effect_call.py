@@ -316,7 +316,7 @@ class EffectCall:
         return Ending(begun.made.effect_id, begun.attempt_id, state, result, external_id, error, answered)
 
 
-CUT_OFF: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
+CUT_OFF: Final = (asyncio.CancelledError, GeneratorExit)
 """What ends a body from outside: nobody waits for anything then."""
 
 UNSAID: Final = "it was left without complete() or refused(): say one of them, directly behind the call"

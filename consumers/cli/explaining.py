@@ -94,6 +94,8 @@ def _imported(name: str) -> tuple[ModuleType, list[str]]:
         if not isinstance(outcome, Raised):
             return outcome.value, parts[place:]
         error = outcome.error
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C while a module takes long to be imported
+            raise error.__cause__
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{module}.".startswith(f"{missing}."):
             what = f"importing {module} failed: {type(error).__name__}: {error}"

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar, cast, final
 
 import pydantic
 
-from ...dlq.guard import Raised, guarded_call
+from ...dlq.guard import Raised, contained_call
 from ...dlq.validation_text import told_errors
 from ...inbox.errors import ConfigurationError, RecordError
 from ...inbox.outcome import Reason
@@ -176,7 +176,7 @@ def checked(make: Callable[..., T], name: str, cls: type | None = None) -> Calla
     """`make` behind the guard: whatever a user's class raises, of whatever type, is the record's fault."""
 
     def make_or_refuse(*args: Any, **named: Any) -> T:
-        outcome = guarded_call(make, *args, **named)
+        outcome = contained_call(make, *args, **named)
         if isinstance(outcome, Raised):
             raise _refused(name, outcome.error, cls) from None
         return outcome.value

@@ -17,9 +17,11 @@ from tests.support.losing_proxy import losing_proxy
 from tests.support.running import Sent, Stage, reader, table_of
 from tidegate.consumers import (
     BlockingContext,
+    CallNext,
     Context,
     Dead,
     Event,
+    Handling,
     Reason,
     RecordError,
     RetryPolicy,
@@ -351,6 +353,8 @@ WORSE: dict[str, Callable[[Any], None]] = {
     "endless": raising(Endless()),
     "exits": leave,
     "foreign": raising(Foreign("bye")),
+    "interrupts": raising(KeyboardInterrupt()),
+    "closes": raising(GeneratorExit()),
     "cancels": stop_it,
     "business": raising(ValueError("not for this customer")),
     "ours": raising(RecordError(Reason.NO_KEY, "which customer?")),
@@ -359,18 +363,21 @@ WORSE: dict[str, Callable[[Any], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["async def", "def", "trigger"])
+@pytest.mark.parametrize("kind", ["async def", "def", "trigger", "middleware"])
 async def test_whatever_a_handler_raises_is_its_own_events_end_and_nobody_elses(
     stage: Stage, topic: Topic, kind: str
 ) -> None:
-    """Also SystemExit: a library that calls `sys.exit` on bad input is that event's failure, not the process's end."""
+    """Also SystemExit: a library that calls `sys.exit` on bad input is that event's failure, not the process's end. The
+    same goes for KeyboardInterrupt and GeneratorExit: a real Ctrl-C comes as a signal, and never through a handler.
+    """
     name = topic(partitions=1)
     app = reader(name)
     letters(app, topic)
     (consumer,) = app.consumers.values()
 
     async def do(command: Do, ctx: Context) -> None:
-        WORSE.get(command.id, bool)(None)
+        if kind == "async def":
+            WORSE.get(command.id, bool)(None)
 
     def do_blocking(command: Do) -> None:
         WORSE.get(command.id, bool)(None)
@@ -381,7 +388,13 @@ async def test_whatever_a_handler_raises_is_its_own_events_end_and_nobody_elses(
             WORSE.get(event.id_text, bool)(None)
         return Do("fine" if kind == "trigger" else event.id_text, event.value)
 
-    app.handler(Do)(do if kind == "async def" else do_blocking)
+    async def around(ctx: Handling, call_next: CallNext) -> object:
+        WORSE.get(ctx.event.id_text, bool)(None)
+        return await call_next()
+
+    if kind == "middleware":
+        app.middleware(around)
+    app.handler(Do)(do_blocking if kind == "def" else do)
     ids = [*WORSE, "fine"]
     await stage.send(name, *(Sent(id_, key=id_.encode()) for id_ in ids))
     worker = await stage.start(app)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -140,6 +141,35 @@ async def test_one_bad_event_in_a_batch_is_dead_and_only_it(stage: Stage, topic:
     assert await stage.failures() == [("e4", "dead", "rejected")]
     assert await stage.checkpoints("effects") == {0: 10}
     await worker.until(committed(stage, 10))
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_a_projection_that_raises_what_ends_a_process_ends_its_event(
+    stage: Stage, topic: Topic, kind: str, error: BaseException
+) -> None:
+    name = topic(partitions=1)
+    app = reader(name)
+    topic(partitions=1, name=letters_of(name, app))
+    (consumer,) = app.consumers.values()
+
+    def meet(events: Sequence[Event[dict[str, Any]]]) -> None:
+        if any(event.id_text == "bad" for event in events):
+            raise error
+
+    def project_blocking(events: Sequence[Event[dict[str, Any]]], tx: BlockingTx) -> None:
+        meet(events)
+
+    async def project(events: Sequence[Event[dict[str, Any]]], tx: AsyncConnection) -> None:
+        meet(events)
+
+    consumer.projection("effects")(project if kind == "async def" else project_blocking)
+    await stage.send(name, Sent("a"), Sent("bad"), Sent("b"))
+    worker = await stage.start(app)
+    await worker.until_counted("events", "effects", "completed", n=2)
+    await worker.until_counted("dead", "effects", "rejected", n=1)
+    assert await stage.failures() == [("bad", "dead", "rejected")]
+    assert await worker.stop() == 0
 
 
 async def test_what_time_heals_gets_its_tries_also_beside_a_poison_event(stage: Stage, topic: Topic) -> None:

@@ -152,6 +152,8 @@ async def test_what_was_not_done_is_called_again_with_the_same_key(world: World)
         (CannotTell("ask later"), "ask later"),
         (ValueError("with a secret"), "ValueError"),
         (SystemExit(1), "HandlerLeft"),
+        (KeyboardInterrupt(), "HandlerLeft"),
+        (GeneratorExit(), "HandlerLeft"),
         ("nonsense", "a str instead of Done"),
         (Done(object()), "cannot be kept"),
         (asyncio.Event(), "in time"),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, NewType, Optional, Union
+from typing import Annotated, Any, ClassVar, Literal, NewType, Optional, Union
 
 import pydantic
 import pytest
@@ -315,6 +315,26 @@ def test_the_same_goes_for_json(cls: type) -> None:
         Reason.SCHEMA_INCOMPATIBLE,
         f"{cls.__name__} does not take the record: Refusal",
     )
+
+
+@dataclass
+class Leaving:
+    v: str
+    error: ClassVar[type[BaseException]]
+
+    def __post_init__(self) -> None:
+        if self.v != "ok":
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_class_that_would_end_the_process_refuses_its_record_and_no_more(error: type[BaseException]) -> None:
+    Leaving.error = error
+    codec = Json(types=[Leaving], type="Leaving").open(CodecSettings())
+    bad, good = codec.decode_many([record(b'{"v": "no"}'), record(b'{"v": "ok"}')])
+    assert isinstance(good, Decoded)
+    assert isinstance(bad, RecordError)
+    assert bad.reason is Reason.SCHEMA_INCOMPATIBLE
 
 
 def test_what_cannot_be_hashed_for_a_set_is_that_records_fault(tmp_path: Path) -> None:

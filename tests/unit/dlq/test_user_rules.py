@@ -214,7 +214,15 @@ class No:
 
 
 @pytest.mark.parametrize(
-    "when", [raising(AttributeError("no code")), raising(SystemExit(1)), giving(No()), cast(Any, lambda: True)]
+    "when",
+    [
+        raising(AttributeError("no code")),
+        raising(SystemExit(1)),
+        raising(KeyboardInterrupt()),
+        raising(GeneratorExit()),
+        giving(No()),
+        cast(Any, lambda: True),
+    ],
 )
 @pytest.mark.parametrize("make", [retry_on, skip_on, fail_on, review_on, stop_on])
 def test_a_condition_that_raises_is_the_events_end_and_names_its_rule(make: Any, when: Any) -> None:
@@ -228,11 +236,6 @@ def test_a_condition_that_raises_is_the_events_end_and_names_its_rule(make: Any,
     assert found == REJECTED
     assert found.led_by.rule == 1
     assert f"rule 1 ({make(Declined, because='x').then} on {__name__}.Declined): its condition raised" in found.because
-
-
-def test_a_condition_that_is_stopped_from_outside_stops() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        decide(Declined(), classify, [retry_on(Declined, because="x", when=raising(KeyboardInterrupt()))])
 
 
 def test_a_condition_is_not_asked_about_another_class() -> None:

@@ -199,7 +199,7 @@ SEEN_AS: dict[str, type[BaseException]] = {"key": ConnectionResetError, "probe":
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("error", [ConnectionResetError, TimeoutError, ValueError, SystemExit])
+@pytest.mark.parametrize("error", [ConnectionResetError, TimeoutError, ValueError, SystemExit, KeyboardInterrupt])
 async def test_a_call_that_may_have_been_made_goes_by_its_rule(rule: str, error: type[BaseException]) -> None:
     book = Book()
     with pytest.raises(error if rule == "key" else SEEN_AS[rule]) as seen:
