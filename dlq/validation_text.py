@@ -18,7 +18,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from .guard import Returned, guarded_call
+from .guard import Returned, contained_call
 
 ERRORS_TOLD: Final = 10
 """Ten wrong fields tell what kind of record it is; more do not fit into a message anyway."""
@@ -92,7 +92,7 @@ def _declared_by(cls: Any) -> tuple[list[str], list[Any]]:
         aliases = [alias for item in fields.values() for alias in _aliases(item)]
         return [*fields, *aliases], [item.annotation for item in fields.values()]
     if dataclasses.is_dataclass(cls) or hasattr(cls, "__total__"):  # a TypedDict, of whichever module
-        hints = guarded_call(typing.get_type_hints, cls)  # raises where a name stands under TYPE_CHECKING
+        hints = contained_call(typing.get_type_hints, cls)  # raises where a name stands under TYPE_CHECKING
         if isinstance(hints, Returned):
             return list(hints.value), list(hints.value.values())
     return [], []
