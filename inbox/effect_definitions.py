@@ -20,9 +20,10 @@ def effect_table(m: sa.MetaData) -> sa.Table:
 
     One row for each operation; `identity` is the hash of (scope, owner, name, operation id), whose texts stand beside
     it to be read. `attempt_id` is the call that counts now, `earlier` those before it: a late answer of one of them is
-    evidence. `key` goes out with the call and is the same in every attempt, unless a person said otherwise (`key_no`).
-    `due` is when another attempt or a probe may look at it. `in_doubt`: an attempt before this one may have been done.
-    `unsure` counts the calls since the last time that something was known.
+    evidence, and an alarm where a byte (`effects.GIVEN_UP`) stands behind its id. `key` goes out with the call and is
+    the same in every attempt, unless a person said otherwise (`key_no`). `due` is when another attempt or a probe may
+    look at it. `in_doubt`: an attempt before this one may have been done. `unsure` counts the calls that nobody knew
+    the end of, since one was refused or a person looked.
     """
     return sa.Table("effect", m, *_effect_columns(), *_effect_rules(), postgresql_with={"fillfactor": 70})
 

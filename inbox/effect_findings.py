@@ -19,7 +19,8 @@ from . import audit
 from .audit import AuditLine
 from .effect_rows import EffectRow, next_key
 from .effect_states import EffectAct, EffectState, Resolution, sources
-from .effects import Ending
+from .effects import GIVEN_UP, Ending
+from .safe_text import Detail
 from .tables import Tables
 
 ACTOR: Final = "tidegate"
@@ -70,15 +71,58 @@ class Finding:
 
 
 async def resolve(conn: AsyncConnection, t: Tables, row: EffectRow, finding: Finding) -> bool:
-    """Write down what was found; False where the row changed since it was read, or a call may still be under way.
+    """Write down what a person says; False where the row changed since it was read, or a call may still be under way.
 
     The caller writes the audit line and lets the event behind it run again, so that claim and outbox are written.
     """
+    return await _resolve(conn, t, row, finding, unsure=0)
+
+
+async def resolve_probed(conn: AsyncConnection, t: Tables, row: EffectRow, finding: Finding, events: int = 0) -> bool:
+    """The same for what a probe found, with its audit line; `events` run again because of it.
+
+    A call that was found not done stays counted, as where an attempt asks by itself: a service that never answers and
+    never does it has to end with a person, whoever asks.
+    """
+    unsure = row.unsure + 1 if finding.resolution is Resolution.NOT_DONE else 0
+    if not await _resolve(conn, t, row, finding, unsure=unsure):
+        return False
+    await note_probe(conn, t, row, finding, events)
+    return True
+
+
+async def note_probe(conn: AsyncConnection, t: Tables, row: EffectRow, finding: Finding, events: int = 0) -> None:
+    """Lock order 7: the audit line of what a probe found, for the transaction that acts on it."""
+    found = await conn.execute(t.sql("SELECT owner, consumer, event_id FROM {effect} WHERE id = :id"), {"id": row.id})
+    whose = found.one()
+    details: dict[str, Detail] = {
+        "effect_id": row.id,
+        "effect": row.name,
+        "found": finding.resolution.value,
+        "external_id": finding.external_id,
+        "events": events,
+    }
+    line = AuditLine(
+        act="effect_probed",
+        actor=ACTOR,
+        consumer=whose.consumer,
+        handler=whose.owner,
+        event_id=whose.event_id,
+        correlation_id=row.correlation_id,
+        operation_id=row.operation_id,
+        tenant=row.tenant,
+        brand=row.brand,
+        details=details,
+    )
+    await audit.write(conn, t, line)
+
+
+async def _resolve(conn: AsyncConnection, t: Tables, row: EffectRow, finding: Finding, *, unsure: int) -> bool:
     new_key = finding.new_key and finding.resolution is Resolution.NOT_DONE
     changed = await conn.execute(
         t.sql("""
             UPDATE {effect} SET state = 'resolved', resolution = :resolution, result = CAST(:result AS jsonb),
-                   external_id = :external_id, error = '', in_doubt = false, unsure = 0, probes = 0,
+                   external_id = :external_id, error = '', in_doubt = false, unsure = :unsure, probes = 0,
                    ended_at = clock_timestamp(), key = :key, key_no = key_no + :more, row_version = row_version + 1
              WHERE id = :id AND row_version = :row_version AND state = ANY (CAST(:sources AS text[]))
                AND (state <> 'intended' OR due <= clock_timestamp())
@@ -89,6 +133,7 @@ async def resolve(conn: AsyncConnection, t: Tables, row: EffectRow, finding: Fin
             "resolution": finding.resolution.value,
             "result": finding.result,
             "external_id": finding.external_id,
+            "unsure": unsure,
             "key": next_key(row.key) if new_key else row.key,
             "more": int(new_key),
             "sources": sorted(sources(EffectAct.RESOLVE)),
@@ -105,22 +150,30 @@ class Testimony(enum.Enum):
     AGREES = "agrees"
     """It says what is known."""
     TWICE = "effect_done_twice"
-    """Another external id: the service did it twice."""
+    """Another external id, or a second call that was answered where the key does not make the two one."""
     AFTER_ALL = "effect_done_after_all"
-    """Somebody had said that it was not done, or not wanted."""
+    """Somebody had said that it was not done, or not wanted; another call may have been made because of that."""
     UNHEARD = "unheard"
     """The row is gone, or does not know the attempt."""
 
 
 async def testify(conn: AsyncConnection, t: Tables, ending: Ending) -> Testimony:
-    """Take the evidence of an attempt whose row was closed by another one, a probe or a person; alarms are audited."""
+    """Take the evidence of an attempt that was given up, or whose row was closed by another one, a probe or a person.
+
+    Alarms are audited.
+    """
     found = await conn.execute(
         t.sql("""
             SELECT state, resolution, external_id, owner, consumer, event_id, tenant, brand, operation_id,
-                   correlation_id, name, attempt_id FROM {effect}
-             WHERE id = :id AND (attempt_id = :attempt_id OR :attempt_id = ANY (earlier)) FOR NO KEY UPDATE
+                   correlation_id, name, :given_up = ANY (earlier) AS given_up FROM {effect}
+             WHERE id = :id AND (attempt_id = :attempt_id OR :attempt_id = ANY (earlier) OR :given_up = ANY (earlier))
+               FOR NO KEY UPDATE
         """),
-        {"id": ending.effect_id, "attempt_id": ending.attempt_id},
+        {
+            "id": ending.effect_id,
+            "attempt_id": ending.attempt_id,
+            "given_up": ending.attempt_id + GIVEN_UP,
+        },
     )
     row = found.one_or_none()
     if row is None:
@@ -130,6 +183,8 @@ async def testify(conn: AsyncConnection, t: Tables, ending: Ending) -> Testimony
         await _complete(conn, t, ending, known=row.state == EffectState.COMPLETED or row.resolution == Resolution.DONE)
     else:
         await _note_second(conn, t, ending)
+    if row.given_up:
+        await _heard(conn, t, ending, alone=row.state != EffectState.COMPLETED)
     if said is not Testimony.AGREES:
         await audit.write(conn, t, _alarm(row, ending, said))
     return said
@@ -138,8 +193,10 @@ async def testify(conn: AsyncConnection, t: Tables, ending: Ending) -> Testimony
 def _said(row: sa.Row[Any], ending: Ending) -> Testimony:
     if row.resolution in (Resolution.NOT_DONE, Resolution.DISCARDED):
         return Testimony.AFTER_ALL
-    if row.external_id is not None and ending.external_id is not None and row.external_id != ending.external_id:
-        return Testimony.TWICE
+    if row.external_id is not None and ending.external_id is not None:
+        return Testimony.AGREES if row.external_id == ending.external_id else Testimony.TWICE
+    if row.given_up:
+        return Testimony.TWICE if row.state == EffectState.COMPLETED else Testimony.AFTER_ALL
     return Testimony.AGREES
 
 
@@ -163,6 +220,28 @@ async def _complete(conn: AsyncConnection, t: Tables, ending: Ending, *, known: 
             "result": ending.result,
             "error": ending.error,
         },
+    )
+
+
+async def _heard(conn: AsyncConnection, t: Tables, ending: Ending, *, alone: bool) -> None:
+    """An attempt that was given up has answered: said again, it says nothing new.
+
+    `alone`: it is the first one that did. Whoever else called did so because nobody knew: another answer is one too
+    many.
+    """
+    await conn.execute(
+        t.sql("""
+            UPDATE {effect} e
+               SET earlier = ARRAY(SELECT CASE WHEN substring(a FROM 1 FOR 16) = :attempt_id THEN :attempt_id
+                                               WHEN :alone THEN substring(a FROM 1 FOR 16) || :mark ELSE a END
+                                     FROM unnest(CASE WHEN :alone THEN array_prepend(e.attempt_id, e.earlier)
+                                                      ELSE e.earlier END) a),
+                   row_version = e.row_version + 1
+             WHERE e.id = :id
+        """).bindparams(
+            sa.bindparam("attempt_id", type_=sa.LargeBinary()), sa.bindparam("mark", type_=sa.LargeBinary())
+        ),
+        {"id": ending.effect_id, "attempt_id": ending.attempt_id, "alone": alone, "mark": GIVEN_UP},
     )
 
 

@@ -18,6 +18,11 @@ UNSURE_MAX: Final = 10
 was declared, and a person looks.
 """
 
+CLOCK_S: Final = 5.0
+"""How far a key's first use may lie in the future: the time is read before the row, and perhaps on another server than
+the one that wrote it. More means that a clock was set back, and then nobody knows how old the key is.
+"""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -76,24 +81,32 @@ class NotWanted:
 Judgement: TypeAlias = AlreadyDone | TakeOver | Wait | Ask | GiveUp | Contradiction | NotWanted
 
 
-def judge(row: EffectRow, call: Call) -> Judgement:
-    """What to do about `call`, of which `row` is known."""
+def judge(row: EffectRow, call: Call, *, withdrawn: bool = False) -> Judgement:
+    """What to do about `call`, of which `row` is known.
+
+    `withdrawn`: the row is open for an attempt that never called. Nobody waits for it; but what it took over in doubt
+    is in doubt as before.
+    """
     if row.resolution is Resolution.DISCARDED:
         return NotWanted()
     if _surely_not_done(row):
-        return TakeOver(in_doubt=False, unsure=0, key_since=None)
+        # What a probe found stays counted: it says nothing about why the service never answers.
+        unsure = 0 if row.state is EffectState.FAILED else row.unsure
+        return TakeOver(in_doubt=False, unsure=unsure, key_since=None)
+    if withdrawn and not row.in_doubt:
+        return TakeOver(in_doubt=False, unsure=row.unsure, key_since=row.key_since)
     if _contradicts(row.fingerprint, call.fingerprint):
         return Contradiction()
     if row.is_done:
         return AlreadyDone()
-    if row.state is EffectState.INTENDED and row.now < row.due:
+    if row.state is EffectState.INTENDED and row.now < row.due and not withdrawn:
         return Wait(row.due)
-    return _of_unknown(row, call.effect)
+    return _of_unknown(row, call.effect, calls=0 if withdrawn else 1)
 
 
 def judge_open(row: EffectRow, effect: Effect) -> Judgement:
     """What to do about an open row that no call is about to be made for: whoever goes through them asks."""
-    return _of_unknown(row, effect)
+    return _of_unknown(row, effect, calls=1)
 
 
 def judge_missing(call: Call, now: datetime.datetime) -> TakeOver | None:
@@ -119,15 +132,16 @@ def _contradicts(known: bytes, told: bytes) -> bool:
     return known != told and NOT_TOLD not in (known, told)
 
 
-def _of_unknown(row: EffectRow, effect: Effect) -> Judgement:
+def _of_unknown(row: EffectRow, effect: Effect, *, calls: int) -> Judgement:
+    """By the rule. `calls`: how many the attempt that counts made, of which nobody knows the end."""
     rule = effect.rule
     # A call that was made under another rule did not carry the key, for all that we know.
     keyed = isinstance(rule, IdempotentKey) and row.rule == rule_name(rule)
     if isinstance(rule, IdempotentKey) and keyed and _is_valid(rule, effect, row.key_since, row.now):
-        return TakeOver(in_doubt=True, unsure=row.unsure + 1, key_since=row.key_since)
+        return TakeOver(in_doubt=True, unsure=row.unsure + calls, key_since=row.key_since)
     probe = probe_of(rule)
     if probe is None:
-        return GiveUp("its idempotency key is too old" if keyed else "nobody can be asked whether the call was made")
+        return GiveUp(_why_no_key(row) if keyed else "nobody can be asked whether the call was made")
     if row.unsure >= UNSURE_MAX:
         return GiveUp(f"{row.unsure} calls in a row ended without an answer")
     return Wait(row.due) if row.now < row.due else Ask(probe)
@@ -135,4 +149,11 @@ def _of_unknown(row: EffectRow, effect: Effect) -> Judgement:
 
 def _is_valid(rule: IdempotentKey, effect: Effect, since: datetime.datetime, now: datetime.datetime) -> bool:
     """Whether a call that begins now still reaches the service while it remembers the key."""
-    return (now - since).total_seconds() + effect.deadline_s <= rule.valid_s
+    age_s = (now - since).total_seconds()
+    return age_s >= -CLOCK_S and age_s + effect.deadline_s <= rule.valid_s
+
+
+def _why_no_key(row: EffectRow) -> str:
+    if row.key_since > row.now:
+        return "nobody knows how old its idempotency key is: a clock was set back"
+    return "its idempotency key is too old"

@@ -29,7 +29,7 @@ from .effect_judging import (
     judge,
     judge_missing,
 )
-from .effect_rows import Call, EffectRow, ResultRefused, result_text
+from .effect_rows import EffectRow, ResultRefused, result_text
 from .effect_rules import Asked, CannotTell, Done, Effect, NotDone, Probe, ProbeAnswer
 from .effect_states import EffectState, Resolution
 from .effects import Intent, Made
@@ -136,15 +136,11 @@ class Meeting:
                 made = Made(row.id, row.deadline, row.in_doubt)
                 found = begun(made, intent, row.key, row.attempts, asked_s - (now - row.intended_at).total_seconds())
             else:
-                found = await self._act(intent, row, self._judged(row, call), asked_s)
+                judged = judge(row, call, withdrawn=self._withdrawn.holds(row))
+                found = await self._act(intent, row, judged, asked_s)
             if found is not None:
                 return found
         raise TransientError(f"the effect {call.effect.name!r} is wanted by too many at once")
-
-    def _judged(self, row: EffectRow, call: Call) -> Judgement:
-        if self._withdrawn.holds(row):
-            return TakeOver(row.in_doubt, row.unsure, row.key_since)
-        return judge(row, call)
 
     async def _missing(
         self, intent: Intent, may_be_forgotten: bool, now: datetime.datetime, asked_s: float
@@ -183,11 +179,16 @@ class Meeting:
             case NotWanted():
                 raise RecordError(Reason.REJECTED, f"effect {name!r} of this operation was discarded by a person")
 
-    async def _take_over(self, intent: Intent, row: EffectRow, judged: TakeOver, asked_s: float) -> Begun | None:
+    async def _take_over(
+        self, intent: Intent, row: EffectRow, judged: TakeOver, asked_s: float, found: Finding | None = None
+    ) -> Begun | None:
+        """`found`: what a probe said just now, for the audit."""
         withdrawn = self._withdrawn.holds(row)
         async with self._store.transaction(Writes.INTENT, intent.call.effect.name) as conn:
             await effects.hold(conn, self._store.tables, intent.call)
             made = await effects.take_over(conn, self._store.tables, row, intent, judged, withdrawn=withdrawn)
+            if made is not None and found is not None:
+                await effect_findings.note_probe(conn, self._store.tables, row, found)
         if made is None:
             return None
         self._withdrawn.discard(row.attempt_id)
@@ -202,11 +203,12 @@ class Meeting:
         answer = await self.ask(effect, probe, row)
         match answer:
             case NotDone():
-                return await self._take_over(intent, row, TakeOver(False, row.unsure + 1, None), asked_s)
+                again, found = TakeOver(False, row.unsure + 1, None), Finding(Resolution.NOT_DONE)
+                return await self._take_over(intent, row, again, asked_s, found)
             case Done(result, external_id):
                 found = Finding(Resolution.DONE, result_text(result, effect.result_bytes_max), external_id)
                 async with self._store.transaction(Writes.COMPLETION, effect.name) as conn:
-                    await effect_findings.resolve(conn, self._store.tables, row, found)
+                    await effect_findings.resolve_probed(conn, self._store.tables, row, found)
                 return None
             case CannotTell(why):
                 await self._cannot_tell(effect, row, why)

@@ -40,6 +40,11 @@ Statement: TypeAlias = "PreparedStatement[asyncpg.Record]"
 EARLIER_MAX: Final = 100
 """Attempts whose late answer still counts as evidence: an answer that is a hundred attempts late does not come."""
 
+GIVEN_UP: Final = b"\0"
+"""Stands in `earlier` behind the id of an attempt that was said not to have been done before another one called. An
+answer of it is an alarm, so `end_sql` does not find it, and `effect_findings.testify` does.
+"""
+
 
 class Intent(NamedTuple):
     """An attempt that asks to be written down before its call."""
@@ -322,7 +327,10 @@ async def take_over(
         t.sql("""
             UPDATE {effect} e
                SET state = 'intended', rule = :rule, fingerprint = :fingerprint, attempt_id = :attempt_id,
-                   earlier = (array_prepend(e.attempt_id, e.earlier))[1:CAST(:earlier_max AS int)],
+                   earlier = (ARRAY(SELECT CASE WHEN :in_doubt AND e.resolution IS NULL THEN a
+                                                ELSE substring(a FROM 1 FOR 16) || :given_up END
+                                      FROM unnest(array_prepend(e.attempt_id, e.earlier)) a)
+                             )[1:CAST(:earlier_max AS int)],
                    attempts = e.attempts + 1, unsure = :unsure, in_doubt = :in_doubt,
                    key_since = coalesce(:key_since, clock_timestamp()), resolution = NULL, ended_at = NULL,
                    external_id = NULL, error = '', probes = 0,
@@ -333,7 +341,10 @@ async def take_over(
                AND e.resolution IS DISTINCT FROM 'done'
                AND (e.state <> 'intended' OR e.due <= clock_timestamp() OR :withdrawn)
             RETURNING e.id, e.deadline, e.in_doubt
-        """).bindparams(sa.bindparam("key_since", type_=sa.DateTime(timezone=True))),
+        """).bindparams(
+            sa.bindparam("key_since", type_=sa.DateTime(timezone=True)),
+            sa.bindparam("given_up", type_=sa.LargeBinary()),
+        ),
         {
             "id": row.id,
             "row_version": row.row_version,
@@ -341,6 +352,7 @@ async def take_over(
             "fingerprint": intent.call.fingerprint,
             "attempt_id": intent.attempt_id,
             "earlier_max": EARLIER_MAX,
+            "given_up": GIVEN_UP,
             "unsure": judged.unsure,
             "in_doubt": judged.in_doubt,
             "key_since": judged.key_since,

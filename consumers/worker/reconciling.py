@@ -20,10 +20,9 @@ from typing import Final, final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...inbox import audit, effect_findings, effects, failure, lease, open_effects
-from ...inbox.audit import AuditLine
+from ...inbox import effect_findings, effects, failure, lease, open_effects
 from ...inbox.clock import Clock
-from ...inbox.effect_findings import ACTOR, Finding
+from ...inbox.effect_findings import Finding
 from ...inbox.effect_judging import Ask, judge_open
 from ...inbox.effect_rows import EffectRow, result_text
 from ...inbox.effect_rules import CannotTell, Done, Effect, NotDone, Probe, ProbeAnswer, probe_of
@@ -204,10 +203,9 @@ class Reconciler:
                 return
             behind = await open_effects.rows_behind(conn, t, row.id)
             await self._requeue(conn, behind)
-            if not await effect_findings.resolve(conn, t, row, finding):
+            if not await effect_findings.resolve_probed(conn, t, row, finding, len(behind)):
                 await conn.rollback()
                 return
-            await audit.write(conn, t, self._line(row, finding, len(behind)))
         if behind:
             self._woke()
 
@@ -220,24 +218,6 @@ class Reconciler:
     async def _requeue(self, conn: AsyncConnection, rows: list[Seen]) -> None:
         if rows:
             await failure.requeue(conn, self._store.tables, rows, self._clock.now(), Act.RESOLVE)
-
-    def _line(self, row: EffectRow, finding: Finding, events: int) -> AuditLine:
-        return AuditLine(
-            act="effect_probed",
-            actor=ACTOR,
-            consumer=self._consumer,
-            correlation_id=row.correlation_id,
-            operation_id=row.operation_id,
-            tenant=row.tenant,
-            brand=row.brand,
-            details={
-                "effect_id": row.id,
-                "effect": row.name,
-                "found": finding.resolution.value,
-                "external_id": finding.external_id,
-                "events": events,
-            },
-        )
 
     # ---------------------------------------------------------------------------------------------------- figures
 

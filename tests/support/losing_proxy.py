@@ -1,6 +1,7 @@
 """A TCP proxy before PostgreSQL that lets a COMMIT through and loses its answer, as a network does now and then.
 
 With another `marker` it is the answer to whatever statement carries those bytes (a parameter's, say) that is lost.
+`spared` of them are answered first.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ CHUNK: Final = 65_536
 class LosingProxy:
     """Forwards everything; while `to_lose` is above 0, a COMMIT's answer is swallowed and the connection cut."""
 
-    def __init__(self, host: str, port: int, marker: bytes = COMMIT) -> None:
+    def __init__(self, host: str, port: int, marker: bytes = COMMIT, spared: int = 0) -> None:
         self.marker = marker
+        self._spared = spared
         self._upstream = (host, port)
         self._tasks: set[asyncio.Task[None]] = set()
         self.to_lose = 0
@@ -50,8 +52,11 @@ class LosingProxy:
         try:
             while data := await reader.read(CHUNK):
                 if self.marker in data and self.to_lose > 0:
-                    self.to_lose -= 1
-                    losing.set()
+                    if self._spared > 0:
+                        self._spared -= 1
+                    else:
+                        self.to_lose -= 1
+                        losing.set()
                 writer.write(data)
                 await writer.drain()
         except ConnectionError:
@@ -82,12 +87,12 @@ class LosingProxy:
 
 
 @asynccontextmanager
-async def losing_proxy(url: str, marker: bytes = COMMIT) -> AsyncGenerator[tuple[str, LosingProxy]]:
+async def losing_proxy(url: str, marker: bytes = COMMIT, spared: int = 0) -> AsyncGenerator[tuple[str, LosingProxy]]:
     """The proxy before the server of `url`, and the URL that leads through it."""
     parts = urlsplit(url)
     assert parts.hostname is not None, "tests name their servers"
     assert parts.port is not None, "tests name their servers' ports"
-    proxy = LosingProxy(parts.hostname, parts.port, marker)
+    proxy = LosingProxy(parts.hostname, parts.port, marker, spared)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     user = f"{parts.username}@" if parts.username else ""

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.calling import audited, do, keyed, pass_by, reviewed, value
+from tests.support.calling import audited, do, keyed, pass_by, probed, reviewed, value
 from tests.support.provider import Provider
 from tidegate.inbox import effect_findings, effects
 from tidegate.inbox.effect_call import EffectCall
 from tidegate.inbox.effect_findings import Finding
 from tidegate.inbox.effect_rules import Effect, idempotent_key
-from tidegate.inbox.effect_states import Resolution
+from tidegate.inbox.effect_states import EffectState, Resolution
+from tidegate.inbox.effects import Ending
 from tidegate.inbox.errors import EffectMisused, EffectUnknown
 from tidegate.inbox.ledger import Ledger
 from tidegate.inbox.store import Store
@@ -71,12 +72,14 @@ async def test_evidence_without_an_id_agrees_and_fills_in_what_was_missing(store
     assert await audited(store) == []
 
 
-async def resolve(store: Store, resolution: Resolution, external_id: str | None = None) -> None:
+async def resolve(
+    store: Store, resolution: Resolution, external_id: str | None = None, *, new_key: bool = False
+) -> None:
     effect_id = await value(store, "id")
     async with store.transaction() as conn:
         row = await effects.read(conn, store.tables, effect_id)
         assert row is not None
-        assert await effect_findings.resolve(conn, store.tables, row, Finding(resolution, None, external_id))
+        assert await effect_findings.resolve(conn, store.tables, row, Finding(resolution, None, external_id, new_key))
 
 
 @pytest.mark.parametrize("resolution", [Resolution.NOT_DONE, Resolution.DISCARDED])
@@ -90,6 +93,91 @@ async def test_what_was_said_not_to_be_done_and_was_is_an_alarm(
     assert await value(store, "state") == "completed"
     assert await value(store, "resolution") is None
     assert await audited(store) == ["effect_done_after_all"]
+
+
+async def test_two_calls_of_one_operation_that_both_were_answered_are_an_alarm_without_ids_too(
+    store: Store, ledger: Ledger, service: Provider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first one froze, and the service said that it was not done."""
+    first = await begin(ledger, probed(service, deadline_s=60))
+    await pass_by(store)
+    second = await begin(ledger, probed(service, deadline_s=60))
+    await complete(second, None)
+    for _ in range(2):
+        await complete_again(first)
+    assert await alarms(store) == ["effect_done_twice"], "once, however often it is said"
+    assert capsys.readouterr().out.count("effect_done_twice") == 1
+
+
+@pytest.mark.parametrize("new_key", [True, False])
+async def test_an_answer_of_what_a_person_gave_up_is_an_alarm_while_the_next_call_is_under_way(
+    store: Store, ledger: Ledger, new_key: bool
+) -> None:
+    effect = reviewed(deadline_s=60)
+    first = await begin(ledger, effect)
+    await pass_by(store)
+    await resolve(store, Resolution.NOT_DONE, new_key=new_key)
+    second = await begin(ledger, effect)
+    await complete_again(first)
+    await complete_again(first)
+    assert await alarms(store) == ["effect_done_after_all"]
+    assert await value(store, "state") == "completed"
+    await complete_again(second)
+    await complete_again(second)
+    assert await alarms(store) == ["effect_done_after_all", "effect_done_twice"]
+
+
+async def test_what_was_given_up_stays_so_when_later_calls_have_a_key(store: Store, ledger: Ledger) -> None:
+    """Attempts 2 and 3 are one to the service, and attempt 1 is not."""
+    first = await begin(ledger)
+    await pass_by(store)
+    await resolve(store, Resolution.NOT_DONE, new_key=True)
+    second = await begin(ledger)
+    await pass_by(store)
+    third = await begin(ledger)
+    await complete(third, None)
+    await complete_again(second)
+    assert await alarms(store) == [], "the same key"
+    await complete_again(first)
+    assert await alarms(store) == ["effect_done_twice"]
+
+
+async def test_the_same_id_of_two_calls_is_one_thing_at_the_service(
+    store: Store, ledger: Ledger, service: Provider
+) -> None:
+    first = await begin(ledger, probed(service, deadline_s=60))
+    await pass_by(store)
+    second = await begin(ledger, probed(service, deadline_s=60))
+    await complete(second, "x-1")
+    await complete(first, "x-1")
+    assert await alarms(store) == []
+
+
+@pytest.mark.parametrize("rule", ["key", "probe", "review"])
+async def test_an_answer_that_is_written_twice_is_no_alarm(
+    store: Store, ledger: Ledger, service: Provider, rule: str
+) -> None:
+    """A lost answer of the database, say; also where the attempt before it was refused."""
+    effect = {"key": EFFECT, "probe": probed(service, deadline_s=60), "review": reviewed(deadline_s=60)}[rule]
+    refused = await begin(ledger, effect)
+    refused.refused("no")
+    await refused.__aexit__(None, None, None)
+    call = await begin(ledger, effect)
+    for _ in range(3):
+        await complete_again(call)
+    assert await alarms(store) == []
+
+
+async def complete_again(call: EffectCall) -> None:
+    """Its answer comes, without an id; as often as this is called."""
+    assert call.begun is not None
+    await call._book.end(  # pyright: ignore[reportPrivateUsage] - as the ledger does where the database's answer is lost
+        call.call, Ending(call.begun.made.effect_id, call.begun.attempt_id, EffectState.COMPLETED)
+    )
+
+
+async def alarms(store: Store) -> list[str]:
+    return [act for act in await audited(store) if act != "effect_probed"]
 
 
 async def test_what_a_person_found_agrees_with_what_comes_later_or_does_not(store: Store, ledger: Ledger) -> None:

@@ -11,14 +11,22 @@ import pytest
 import sqlalchemy as sa
 
 from tests.services import database
-from tests.support.calling import count, do, keyed, of, probed, reviewed, value, whose
-from tests.support.losing_proxy import losing_proxy
-from tests.support.provider import Provider
+from tests.support.calling import count, do, keyed, of, pass_by, probed, reviewed, value, whose
+from tests.support.losing_proxy import COMMIT, losing_proxy
+from tests.support.provider import Behaviour, Provider
 from tidegate.inbox import effects, fence
 from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.effect_rows import Home
+from tidegate.inbox.effect_rules import Effect, idempotent_key
 from tidegate.inbox.effects import Ending, Intent
-from tidegate.inbox.errors import DependencyError, EffectMisused, EffectPending, OwnershipLost, TransientError
+from tidegate.inbox.errors import (
+    DependencyError,
+    EffectMisused,
+    EffectPending,
+    EffectUnknown,
+    OwnershipLost,
+    TransientError,
+)
 from tidegate.inbox.event import Partition
 from tidegate.inbox.ledger import Ledger
 from tidegate.inbox.store import Store
@@ -117,9 +125,9 @@ async def test_a_result_that_the_database_refuses_does_not_undo_its_call(
 
 
 @asynccontextmanager
-async def lossy(url: str, marker: bytes, to_lose: int) -> AsyncGenerator[tuple[Ledger, Store]]:
+async def lossy(url: str, marker: bytes, to_lose: int, spared: int = 0) -> AsyncGenerator[tuple[Ledger, Store]]:
     """A ledger whose statements with `marker` lose their answers so many times, once they are durable."""
-    async with losing_proxy(url, marker) as (through, proxy):
+    async with losing_proxy(url, marker, spared) as (through, proxy):
         store = Store(Database(through, member="lossy"), tables())
         ledger = Ledger(store)
         proxy.to_lose = to_lose
@@ -148,6 +156,41 @@ async def test_an_intent_whose_answers_all_get_lost_was_never_called_and_stands_
         assert await value(store, "state", "op-lost") == "intended"
         assert await do(ledger, reviewed(deadline_s=60), service, "op-lost") == {"id": "x-op-lost-1"}
     assert service.requests == {"op-lost": 1}
+
+
+@pytest.mark.parametrize(
+    ("later_s", "cents", "ended", "requests"),
+    [(0, 1, "done", 2), (3600, 1, "too old", 1), (0, 2, "another request", 1)],
+    ids=["in time", "with an old key", "with another request"],
+)
+async def test_a_takeover_that_never_called_leaves_in_doubt_what_was(
+    store: Store,
+    ledger: Ledger,
+    migrated_url: str,
+    service: Provider,
+    later_s: float,
+    cents: int,
+    ended: str,
+    requests: int,
+) -> None:
+    """The answer to its commit got lost. Nobody waits for it, but the call before it may have been done."""
+    service.script = lambda operation, n: Behaviour(resets=n == 1)
+    effect = Effect("charge", idempotent_key(valid_s=60), 5.0, margin_s=0.0)
+    with pytest.raises(ConnectionResetError):
+        await do(ledger, effect, service, request={"cents": 1})
+    async with lossy(migrated_url, COMMIT, 1, spared=1) as (other, _):
+        with pytest.raises(DependencyError):
+            await do(other, effect, service, request={"cents": 1})
+        assert await value(store, "state") == "intended"
+        assert await value(store, "attempts") == 2
+        await pass_by(store, later_s)
+        if ended == "done":
+            assert await do(other, effect, service, request={"cents": cents}) == {"id": "x-op-1-1"}
+        else:
+            with pytest.raises(EffectUnknown, match=ended):
+                await do(other, effect, service, request={"cents": cents})
+    assert service.requests == {"op-1": requests}
+    assert service.done == {"op-1": 1}
 
 
 async def test_the_lost_answer_to_an_ending_is_asked_for_again(

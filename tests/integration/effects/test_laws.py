@@ -161,6 +161,8 @@ class World:
             rows = await conn.execute(
                 self.store.tables.sql("SELECT operation_id, state, resolution, second_external_id FROM {effect}")
             )
+            acts = set((await conn.execute(self.store.tables.sql("SELECT act FROM {audit}"))).scalars())
+        assert acts <= {"effect_probed"}, f"a false alarm: {acts}\n{told}"
         for operation, state, resolution, second in rows:
             assert second is None, told
             if state == "completed" or resolution == "done":

@@ -104,6 +104,15 @@ def test_a_key_counts_while_a_call_that_begins_now_still_reaches_the_service(age
         assert judge(stale, call(KEY)) == GiveUp("its idempotency key is too old")
 
 
+@pytest.mark.parametrize(("ahead_s", "valid"), [(5.0, True), (5.1, False), (3_600.0, False)])
+def test_nobody_knows_how_old_a_key_from_the_future_is(ahead_s: float, valid: bool) -> None:
+    ahead = row(EffectState.UNKNOWN, "idempotent_key", key_since=NOW + seconds(ahead_s))
+    judged = judge(ahead, call(KEY))
+    assert isinstance(judged, TakeOver) == valid
+    if not valid:
+        assert judged == GiveUp("nobody knows how old its idempotency key is: a clock was set back")
+
+
 @pytest.mark.parametrize("made_under", ["probe", "review"])
 def test_a_call_made_under_another_rule_did_not_carry_the_key(made_under: str) -> None:
     assert isinstance(judge(row(EffectState.UNKNOWN, made_under), call(KEY)), GiveUp)
@@ -132,6 +141,36 @@ def test_a_repaired_request_may_go_where_the_first_one_surely_did_not() -> None:
 def test_a_service_that_never_answers_ends_with_a_person() -> None:
     assert isinstance(judge(row(EffectState.UNKNOWN, "probe", unsure=UNSURE_MAX), call(PROBE)), GiveUp)
     assert isinstance(judge(row(EffectState.UNKNOWN, "probe", unsure=UNSURE_MAX - 1), call(PROBE)), Ask)
+
+
+def test_what_a_probe_found_stays_counted_and_a_refusal_does_not() -> None:
+    again = TakeOver(in_doubt=False, unsure=7, key_since=None)
+    assert judge(found(Resolution.NOT_DONE, unsure=7), call(PROBE)) == again
+    assert judge(row(EffectState.FAILED, unsure=7), call(PROBE)) == replace(again, unsure=0)
+
+
+# ------------------------------------------------------------------------------------------- attempts that never called
+
+
+@pytest.mark.parametrize("rule", [KEY, PROBE, REVIEW])
+def test_nobody_waits_for_an_attempt_that_never_called(rule: EffectRule) -> None:
+    """Nor does its request bind anybody."""
+    mine = row(EffectState.INTENDED, due=NOW + seconds(9), fingerprint=call(rule, {"cents": 6}).fingerprint)
+    again = TakeOver(in_doubt=False, unsure=0, key_since=mine.key_since)
+    assert judge(mine, call(rule, {"cents": 5}), withdrawn=True) == again
+
+
+def test_what_it_took_over_in_doubt_goes_by_the_rule() -> None:
+    fingerprint = call(KEY, {"cents": 6}).fingerprint
+    mine = row(EffectState.INTENDED, "idempotent_key", due=NOW + seconds(9), in_doubt=True, unsure=1)
+    assert judge(mine, call(KEY), withdrawn=True) == TakeOver(in_doubt=True, unsure=1, key_since=mine.key_since)
+    told = replace(mine, fingerprint=fingerprint)
+    assert judge(told, call(KEY, {"cents": 5}), withdrawn=True) == Contradiction()
+    stale = replace(mine, key_since=NOW - seconds(91))
+    assert judge(stale, call(KEY), withdrawn=True) == GiveUp("its idempotency key is too old")
+    then = call(idempotent_key(valid_s=100, then=PROBE))
+    assert judge(stale, then, withdrawn=True) == Wait(stale.due), "the call before it may be under way"
+    assert judge(replace(stale, due=NOW), then, withdrawn=True) == Ask(PROBE)
 
 
 # ---------------------------------------------------------------------------------------------------- after a restore
