@@ -283,6 +283,13 @@ async def first_open(conn: AsyncConnection, t: Tables, effect_ids: Collection[in
     return found
 
 
+async def read_all(conn: AsyncConnection, t: Tables, effect_ids: Collection[int]) -> dict[int, EffectRow]:
+    """The same of many; one that is gone is left out."""
+    now = await conn.scalar(sa.text("SELECT clock_timestamp()"))
+    rows = (await conn.execute(_reading(t).where(t.effect.c.id.in_(sorted(effect_ids))))).mappings()
+    return {row["id"]: _row(row, now, None) for row in rows}
+
+
 def _reading(t: Tables) -> sa.Select[Any]:
     return sa.select(*[t.effect.c[name] for name in _READ])
 

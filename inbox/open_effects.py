@@ -1,12 +1,16 @@
 """Which effects are open, which events wait for a person, and how old they are. Reads only, without locks.
 
-All of it is of one consumer: its calls, and the rows of its handlers.
+All of it is of one consumer: its calls, and the rows of its handlers; and of effects by name (`lone`), whose calls no
+consumer made: jobs and web requests did.
+
+An open call is one of unknown end, or an intent whose time is over (`due`): its process died, for all that we know.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -23,20 +27,60 @@ class Waiting(NamedTuple):
     oldest_event_s: float
 
 
+class Due(NamedTuple):
+    """An open call that may be asked about now. `consumer` is empty where none made it."""
+
+    due: datetime.datetime
+    id: int
+    consumer: str
+
+
+FIRST: Final = Due(datetime.datetime.min.replace(tzinfo=datetime.UTC), 0, "")
+"""Before all of them."""
+
+
 async def due_for_probe(
-    conn: AsyncConnection, t: Tables, consumer: str, names: Collection[str], skipped: Collection[int], limit: int
-) -> list[int]:
-    """Calls whose end is not known and that may be asked about now, the longest due first; not those in `skipped`."""
+    conn: AsyncConnection,
+    t: Tables,
+    consumer: str,
+    names: Collection[str],
+    lone: Collection[str],
+    behind: Due,
+    limit: int,
+) -> list[Due]:
+    """Calls of `names`, and of `lone` those without a consumer, the longest due first, from behind `behind` on."""
     rows = await conn.execute(
         t.sql("""
-            SELECT id FROM {effect}
-             WHERE state IN ('intended', 'unknown') AND due <= clock_timestamp() AND consumer = :consumer
-               AND name = ANY (CAST(:names AS text[])) AND NOT id = ANY (CAST(:skipped AS bigint[]))
+            SELECT due, id, consumer FROM {effect}
+             WHERE state IN ('intended', 'unknown') AND due <= clock_timestamp()
+               AND (due, id) > (:behind_due, :behind_id)
+               AND (consumer = :consumer AND name = ANY (CAST(:names AS text[]))
+                    OR consumer = '' AND name = ANY (CAST(:lone AS text[])))
              ORDER BY due, id LIMIT :limit
         """),
-        {"consumer": consumer, "names": sorted(names), "skipped": sorted(skipped), "limit": limit},
+        {
+            "consumer": consumer,
+            "names": sorted(names),
+            "lone": sorted(lone),
+            "behind_due": behind.due,
+            "behind_id": behind.id,
+            "limit": limit,
+        },
     )
-    return list(rows.scalars())
+    return [Due(*row) for row in rows]
+
+
+async def lone_names(conn: AsyncConnection, t: Tables, names: Collection[str]) -> list[str]:
+    """Those of `names` of which there is an open call that no consumer made."""
+    rows = await conn.execute(
+        t.sql("""
+            SELECT DISTINCT name FROM {effect}
+             WHERE state IN ('intended', 'unknown') AND (state = 'unknown' OR due <= clock_timestamp())
+               AND consumer = '' AND name = ANY (CAST(:names AS text[]))
+        """),
+        {"names": sorted(names)},
+    )
+    return sorted(rows.scalars())
 
 
 async def behind_known(conn: AsyncConnection, t: Tables, consumer: str, limit: int) -> list[Seen]:
@@ -68,18 +112,21 @@ async def rows_behind(conn: AsyncConnection, t: Tables, effect_id: int) -> list[
     return [(row[0], row[1]) for row in rows]
 
 
-async def waiting(conn: AsyncConnection, t: Tables, consumer: str, handler_ids: Collection[int]) -> Waiting:
+async def waiting(
+    conn: AsyncConnection, t: Tables, consumer: str, handler_ids: Collection[int], lone: Collection[str]
+) -> Waiting:
     """What waits, for the figures."""
     rows = await conn.execute(
         t.sql("""
             SELECT e.n, coalesce(extract(epoch FROM clock_timestamp() - e.oldest), 0),
                    f.n, coalesce(extract(epoch FROM clock_timestamp() - f.oldest), 0)
               FROM (SELECT count(*) AS n, min(intended_at) AS oldest FROM {effect}
-                     WHERE state = 'unknown' AND consumer = :consumer) e
+                     WHERE state IN ('intended', 'unknown') AND (state = 'unknown' OR due <= clock_timestamp())
+                       AND (consumer = :consumer OR consumer = '' AND name = ANY (CAST(:lone AS text[])))) e
              CROSS JOIN (SELECT count(*) AS n, min(last_failed_at) AS oldest FROM {failure}
                           WHERE state = 'unknown' AND handler = ANY (CAST(:handlers AS bigint[]))) f
         """),
-        {"consumer": consumer, "handlers": sorted(handler_ids)},
+        {"consumer": consumer, "handlers": sorted(handler_ids), "lone": sorted(lone)},
     )
     row = rows.one()
     return Waiting(row[0], max(0.0, float(row[1])), row[2], max(0.0, float(row[3])))

@@ -4,6 +4,9 @@ A loop under the lease `reconciler/<consumer>`. Each round it takes open calls w
 whose rule has a probe, asks one after the other at a limited rate, and writes what it found: call, events that wait for
 it and audit line in one transaction. The events then run again, so that their handlers write claim and outbox.
 
+Calls of jobs and web requests are no consumer's. Whoever holds the lease of a consumer takes those of the effects that
+its app declares too, each effect under a lease of its own (`lone/<effect>`): of several consumers one counts and asks.
+
 What if a probe raises, hangs or returns nonsense? It could not tell: the call is asked about again, later each time,
 and stays for a person meanwhile. What if the lease is lost while a probe runs? What it found is dropped, and the next
 holder asks again. What if the event's handler asks at the same time? One of the two finds another `row_version`, writes
@@ -14,7 +17,7 @@ each round also looks for rows whose call is known.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, final
 
 import structlog
@@ -30,7 +33,7 @@ from ...inbox.effect_states import Resolution
 from ...inbox.lanes import Seen
 from ...inbox.lease import Lease, Leaseholder
 from ...inbox.ledger import Ledger
-from ...inbox.open_effects import Waiting
+from ...inbox.open_effects import Due, Waiting
 from ...inbox.points import Writes
 from ...inbox.safe_text import safe_text
 from ...inbox.states import Act
@@ -43,13 +46,12 @@ KEEP_S: Final = 2.0
 """How often the lease is looked after: several times within its life, also while a probe runs."""
 
 DUE_MAX: Final = 100
-"""Calls of one look: at the default rate they take a minute."""
+"""Calls of one round that are asked about: at the default rate they take a minute."""
 
-SKIPPED_MAX: Final = 10_000
-"""Calls that need no probe now (their key is valid, or a person has to look), as far as they are remembered."""
-
-FORGET_S: Final = 60.0
-"""How long they are: a key gets too old only once in a day or so."""
+LOOK_MAX: Final = 1_000
+"""Open calls of one round that are looked at: most need no probe now, because their key is valid or a person has to
+look. The next round goes on behind them, and begins anew behind the last, so that none of them hides another one.
+"""
 
 AGAIN_S: Final = (5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0)
 """After how long a service that could not tell is asked again: a restart, a bad hour, a night."""
@@ -99,8 +101,8 @@ class Reconciler:
         self._told = told
         self._probed = probed
         self._woke = woke
-        self._skipped: set[int] = set()
-        self._forgot_s = clock.monotonic_s()
+        self._lone = {name: Leaseholder(store, clock, f"lone/{name}", holder) for name in declared}
+        self._looked_at = open_effects.FIRST
         self._alerted_s = float("-inf")
         self._counts = False
 
@@ -112,7 +114,8 @@ class Reconciler:
 
     async def give_up(self) -> None:
         """At a clean end: the next one begins at once."""
-        await self._leaseholder.give_up()
+        for leaseholder in (self._leaseholder, *self._lone.values()):
+            await leaseholder.give_up()
 
     async def _every(self, period_s: float, look: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -123,8 +126,13 @@ class Reconciler:
             await asyncio.sleep(period_s)
 
     async def keep(self) -> None:
-        """Ask for the lease, or renew it."""
-        await self._leaseholder.held()
+        """Ask for the lease, or renew it; and those of effects with open calls that no consumer made."""
+        if await self._leaseholder.held() is None or not self._lone:
+            return
+        async with self._store.look() as conn:
+            names = await open_effects.lone_names(conn, self._store.tables, self._lone)
+        for name in names:
+            await self._lone[name].held()
 
     async def round(self) -> None:
         """One look at everything; nothing where the lease is not ours."""
@@ -132,42 +140,60 @@ class Reconciler:
         if held is None:
             self._count(NOTHING)
             return
+        lone = [name for name, leaseholder in self._lone.items() if leaseholder.lease is not None]
         async with self._store.look() as conn:
             t = self._store.tables
-            self._count(await open_effects.waiting(conn, t, self._consumer, self._handler_ids))
+            self._count(await open_effects.waiting(conn, t, self._consumer, self._handler_ids, lone))
             behind = await open_effects.behind_known(conn, t, self._consumer, DUE_MAX)
-            due = await open_effects.due_for_probe(conn, t, self._consumer, self._probes, self._skipped, DUE_MAX)
+            probed = [name for name in lone if name in self._probes]
+            place = (self._consumer, self._probes, probed, self._looked_at)
+            due = await open_effects.due_for_probe(conn, t, *place, LOOK_MAX)
+            rows = await effects.read_all(conn, t, [call.id for call in due])
         if behind:
             await self._wake(held, behind)
-        for effect_id in due:
+        for call in self._to_ask(due, rows):
             if self._leaseholder.lease is None:
                 return
-            if await self._ask_about(effect_id):
+            if await self._ask_about(call):
                 await asyncio.sleep(self._pause_s)
-        if self._clock.monotonic_s() - self._forgot_s >= FORGET_S:
-            self._forgot_s = self._clock.monotonic_s()
-            self._skipped.clear()
 
     # ------------------------------------------------------------------------------------------------- one call
 
-    async def _ask_about(self, effect_id: int) -> bool:
+    def _to_ask(self, due: Sequence[Due], rows: Mapping[int, EffectRow]) -> list[Due]:
+        """Those of `due` whose service can be asked now; the next round goes on behind them."""
+        chosen: list[Due] = []
+        for call in due:
+            self._looked_at = call
+            if call.id in rows and self._probe_of(rows[call.id]) is not None:
+                chosen.append(call)
+                if len(chosen) == DUE_MAX:
+                    return chosen
+        if len(due) < LOOK_MAX:
+            self._looked_at = open_effects.FIRST
+        return chosen
+
+    def _probe_of(self, row: EffectRow) -> Probe | None:
+        """Whom to ask about it now; None where its key is valid, or a person has to look."""
+        judged = judge_open(row, self._declared[row.name])
+        return judged.probe if isinstance(judged, Ask) else None
+
+    async def _ask_about(self, call: Due) -> bool:
         """Whether its service was asked."""
         async with self._store.look() as conn:
-            row = await effects.read(conn, self._store.tables, effect_id)
-        effect = None if row is None else self._declared.get(row.name)
-        if row is None or effect is None:
+            row = await effects.read(conn, self._store.tables, call.id)
+        if row is None or self._held(row, call.consumer) is None or (probe := self._probe_of(row)) is None:
             return False
-        judged = judge_open(row, effect)
-        if not isinstance(judged, Ask):
-            if len(self._skipped) < SKIPPED_MAX:
-                self._skipped.add(effect_id)
-            return False
-        await self._probe(row, effect, judged.probe)
+        await self._probe(row, call.consumer, probe)
         return True
 
-    async def _probe(self, row: EffectRow, effect: Effect, probe: Probe) -> None:
+    def _held(self, row: EffectRow, consumer: str) -> Lease | None:
+        """The lease that its call is taken under, where it surely is ours."""
+        return (self._leaseholder if consumer else self._lone[row.name]).lease
+
+    async def _probe(self, row: EffectRow, consumer: str, probe: Probe) -> None:
+        effect = self._declared[row.name]
         answer = await self._ledger.ask(effect, probe, row)
-        held = self._leaseholder.lease
+        held = self._held(row, consumer)
         if held is None:
             return
         if isinstance(answer, CannotTell):

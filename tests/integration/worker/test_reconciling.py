@@ -16,8 +16,9 @@ from tests.support.review_desk import ReviewDesk
 from tidegate.consumers import App
 from tidegate.consumers.worker.effects import asker
 from tidegate.consumers.worker.handling import Mediator
-from tidegate.consumers.worker.reconciling import NOTHING, Reconciler
-from tidegate.inbox.clock import SystemClock
+from tidegate.consumers.worker.reconciling import DUE_MAX, NOTHING, Reconciler
+from tidegate.dlq import review_cases
+from tidegate.inbox.clock import Clock, ManualClock, SystemClock
 from tidegate.inbox.database import Database, DatabaseSettings
 from tidegate.inbox.effect_rules import (
     Asked,
@@ -74,15 +75,22 @@ class World:
         self._mediator = Mediator(App("tests", owner="tests"), (self.provider,), threads)
 
     def reconciler(
-        self, rule: EffectRule, *, holder: str = "one", deadline_s: float = 5.0, alert_age_s: float = 3_600.0
+        self,
+        rule: EffectRule,
+        *,
+        holder: str = "one",
+        consumer: str = "billing",
+        deadline_s: float = 5.0,
+        alert_age_s: float = 3_600.0,
+        clock: Clock | None = None,
     ) -> Reconciler:
         """Of effect `send-invoice` under this rule."""
         ledger = Ledger(self.desk.store, ask=asker(self._mediator))
         self.ledgers.append(ledger)
         effect = Effect("send-invoice", rule, deadline_s, "billing")
         return Reconciler(
-            self.desk.store, "billing", list(self.desk.graveyard.handlers.values()), ledger,
-            {effect.name: effect}, SystemClock(), holder,
+            self.desk.store, consumer, list(self.desk.graveyard.handlers.values()), ledger,
+            {effect.name: effect}, clock or SystemClock(), holder,
             every_s=0.001, alert_age_s=alert_age_s,
             told=self.told.append, probed=self.results.append, woke=self._woke,
         )  # fmt: skip
@@ -206,6 +214,101 @@ async def test_a_key_that_is_valid_is_tried_by_its_handler_and_holds_nobody_up(w
     assert (await world.desk.call(valid))["state"] == "unknown"
 
 
+async def test_no_number_of_valid_keys_hides_a_call_that_can_be_asked_about(world: World) -> None:
+    """More of them than are looked at in the minute after which all of them were looked at anew."""
+    rule = idempotent_key(valid_s=86_400, then=probe(ask_provider))
+    async with world.desk.store.transaction() as conn:
+        await conn.execute(sa.text(MANY), {"calls": 3_200})
+    old = await world.desk.effect("old", rule="idempotent_key")
+    await _sql(world, f"UPDATE tidegate.effect SET key_since = key_since - interval '2 days' WHERE id = {old}")
+    world.provider.says["old"] = Done(1, "x")
+    clock = ManualClock()
+    reconciler = world.reconciler(rule, clock=clock)
+    for _ in range(64):
+        await one_round(reconciler)
+        clock.advance(2.0)
+        if world.provider.asked:
+            break
+    assert [asked.operation_id for asked in world.provider.asked] == ["old"]
+    assert (await world.desk.call(old))["resolution"] == "done"
+
+
+async def test_calls_that_were_looked_at_are_looked_at_again_behind_the_last(world: World) -> None:
+    """A key gets too old while others are looked at."""
+    rule = idempotent_key(valid_s=3_600, then=probe(ask_provider))
+    call = await world.desk.effect("o-1", rule="idempotent_key")
+    reconciler = world.reconciler(rule)
+    await one_round(reconciler)
+    assert world.provider.asked == []
+    await _sql(world, "UPDATE tidegate.effect SET key_since = key_since - interval '2 hours'")
+    world.provider.says["o-1"] = Done(1, "x")
+    await one_round(reconciler)
+    assert (await world.desk.call(call))["resolution"] == "done"
+
+
+async def test_more_calls_than_one_round_asks_about_are_all_asked_about(world: World) -> None:
+    async with world.desk.store.transaction() as conn:
+        await conn.execute(sa.text(MANY), {"calls": DUE_MAX + 1})
+    reconciler = world.reconciler(probe(ask_provider))
+    await one_round(reconciler)
+    assert len(world.provider.asked) == DUE_MAX
+    await one_round(reconciler)
+    assert len({asked.operation_id for asked in world.provider.asked}) == DUE_MAX + 1
+
+
+async def test_a_call_that_no_consumer_made_is_asked_about_by_one_whose_app_declares_its_effect(world: World) -> None:
+    """A job's or a web request's, whose process died: nothing of its own would come back to it."""
+    stale = await world.desk.effect("web-1", state="intended", owner="checkout", consumer="")
+    fresh = await world.desk.effect("web-2", state="intended", owner="checkout", consumer="", due_s=60)
+    other = await world.desk.effect("web-3", owner="checkout", consumer="", name="not-declared")
+    world.provider.says |= {f"web-{n}": Done(n, f"x-{n}") for n in (1, 2, 3)}
+    await one_round(world.reconciler(probe(ask_provider)))
+    assert [asked.operation_id for asked in world.provider.asked] == ["web-1"]
+    assert (await world.desk.call(stale))["resolution"] == "done"
+    assert [(await world.desk.call(call))["state"] for call in (fresh, other)] == ["intended", "unknown"]
+    async with world.desk.store.look() as conn:
+        assert (await conn.execute(sa.text("SELECT act, consumer FROM tidegate.audit"))).all() == [
+            ("effect_probed", "")
+        ]
+
+
+async def test_of_several_consumers_one_counts_and_asks_about_calls_that_none_made(world: World) -> None:
+    await world.desk.effect("web-1", owner="checkout", consumer="")
+    await world.desk.effect("web-2", owner="checkout", consumer="", name="not-declared")
+    one, other = world.reconciler(probe(ask_provider)), world.reconciler(probe(ask_provider), consumer="shipping")
+    await one_round(one)
+    assert [counted.effects for counted in world.told] == [1]
+    await one_round(other)
+    assert (len(world.told), len(world.provider.asked)) == (1, 1)
+    await _elapse(world)
+    await one.give_up()
+    await one_round(other)
+    assert ([counted.effects for counted in world.told], len(world.provider.asked)) == ([1, 1], 2)
+
+
+async def test_a_call_whose_process_died_is_counted_once_its_time_is_over(world: World) -> None:
+    await world.desk.effect("o-1", state="intended", due_s=60)
+    await world.desk.effect("web-1", state="intended", owner="checkout", consumer="", due_s=60)
+    reconciler = world.reconciler(review())
+    await one_round(reconciler)
+    assert world.told == []
+    await _elapse(world)
+    await one_round(reconciler)
+    assert [counted.effects for counted in world.told] == [2]
+
+
+async def test_open_calls_are_found_without_reading_the_ledger(world: World) -> None:
+    async with world.desk.store.transaction() as conn:
+        await conn.execute(sa.text(MANY), {"calls": 100})
+        await conn.execute(sa.text(MANY.replace("'unknown'", "'completed'")), {"calls": 20_000})
+        await conn.execute(sa.text("ANALYZE tidegate.effect"))
+    before = await _whole_reads(world)
+    await one_round(world.reconciler(probe(ask_provider)))
+    await review_cases.lone_effects(world.desk.gate, None)
+    assert world.provider.asked
+    assert await _whole_reads(world) == before
+
+
 async def test_only_the_holder_of_the_lease_asks(world: World) -> None:
     await world.desk.case(1)
     world.provider.says["o-1"] = Done(1, "x")
@@ -271,6 +374,26 @@ async def test_what_waits_is_counted_by_the_holder_and_alerts_when_it_is_old(wor
     await one.give_up()
     await one.round()
     assert world.told[-1] == NOTHING
+
+
+MANY = """
+INSERT INTO tidegate.effect (identity, scope, owner, name, operation_id, state, rule, provider, fingerprint, attempt_id,
+                             key, consumer, deadline, due, ended_at)
+SELECT decode(md5('unknown' || n), 'hex'), '', 'invoices', 'send-invoice', 'many-' || n, 'unknown', 'idempotent_key',
+       'billing', decode(md5('request'), 'hex'), decode(md5('attempt' || n), 'hex'), 'key-' || n, 'billing',
+       clock_timestamp() - interval '1 hour', clock_timestamp() - interval '1 hour', clock_timestamp()
+  FROM generate_series(1, :calls) n
+"""
+"""Open calls that are due for longer than those of the desk."""
+
+
+async def _whole_reads(world: World) -> int:
+    """How often the ledger was read from end to end."""
+    async with world.desk.store.transaction() as conn:
+        await conn.execute(sa.text("SELECT pg_stat_force_next_flush()"))
+    async with world.desk.store.look() as conn:
+        query = "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'effect'"
+        return int((await conn.execute(sa.text(query))).scalar_one())
 
 
 async def _elapse(world: World) -> None:
