@@ -5,7 +5,10 @@
 | `done` | it was done, with this result or external id | resolved: done | runs again, gets the result, makes no call |
 | `not_done` | it was not done; a repeat keeps the key, or gets a new one | resolved: not done | runs again, and calls |
 | `run_again` | it may run again: nothing is in doubt (any more) | stays as it is | runs again |
-| `discard` | nobody wants it any more | resolved: discarded | is discarded, and stays as a memory |
+| `discard` | nobody wants it any more | resolved: discarded, if its own | is discarded, and stays as a memory |
+
+Other events that wait for the same call run again with it. A call that they wait for, or that was made for another one
+(an operation id came twice), outlives the discarding of an event: nobody ruled on them.
 
 An event without a call can be `done` too: then it gets its claim, as if its handler had come back. In all other cases
 the handler writes claim and outbox itself, by running again.
@@ -35,7 +38,7 @@ from ..inbox.states import Act as RowAct
 from ..inbox.tables import Tables
 from . import verbs
 from .permission import Gate
-from .review_cases import Case, EffectShown, named, waiting_for
+from .review_cases import Case, EffectShown, is_of_event_alone, named, waiting_for
 from .selection import Entry
 
 
@@ -106,8 +109,9 @@ async def resolve(gate: Gate, ruling: Ruling) -> Case:
             asked.require(place)
         if (obstacle := obstacle_of(case, ruling)) is not None:
             raise Refused(obstacle)
-        await carry_out(asked.conn, asked.t, case, ruling)
-        await asked.write(case.place, ruling.details(case))
+        ended = await carry_out(asked.conn, asked.t, case, ruling)
+        stays = case.effect is not None and case.effect.is_open and not ended
+        await asked.write(case.place, ruling.details(case) | ({"effect_stays": True} if stays else {}))
     return case
 
 
@@ -139,17 +143,18 @@ def _what_done_lacks(effect: EffectShown, ruling: Ruling) -> str | None:
     return f"effect {effect.name!r} declares that its handler cannot go on without it: give {options} too"
 
 
-async def carry_out(conn: AsyncConnection, t: Tables, case: Case, ruling: Ruling) -> None:
-    """Lock order 2 to 6, of a case as it was read. Raises Refused where it changed since."""
+async def carry_out(conn: AsyncConnection, t: Tables, case: Case, ruling: Ruling) -> bool:
+    """Lock order 2 to 6, of a case as it was read: whether a call was resolved. Raises Refused where it has changed."""
     entry, effect = case.entry, case.effect
     rows = [] if entry is None else [(entry.id, entry.row_version)]
-    others = await waiting_for(conn, t, [effect.id]) if effect is not None else []
+    ends = effect if effect is not None and await _ends_call(conn, t, entry, effect, ruling.verb) else None
+    others = [] if ends is None else await waiting_for(conn, t, ends.id)
     locked = await failure.lock_lanes(conn, t, {*rows, *others})
     if effect is None and entry is not None and ruling.verb is Verb.DONE:
         await _claim(conn, t, entry)
         if not await failure.complete(conn, t, rows, locked):
             raise Refused(_CHANGED)
-        return
+        return False
     if ruling.verb is Verb.DISCARD and rows:
         if not await failure.discard(conn, t, rows, locked):
             raise Refused(_CHANGED)
@@ -160,8 +165,16 @@ async def carry_out(conn: AsyncConnection, t: Tables, case: Case, ruling: Ruling
     done = await failure.requeue(conn, t, again, due, RowAct.RESOLVE, locked)
     if ruling.verb is not Verb.DISCARD and rows and rows[0][0] not in done:
         raise Refused(_CHANGED)
-    if effect is not None and effect.is_open:
-        await _resolve_effect(conn, t, effect, ruling)
+    if ends is not None:
+        await _resolve_effect(conn, t, ends, ruling)
+    return ends is not None
+
+
+async def _ends_call(conn: AsyncConnection, t: Tables, entry: Entry | None, effect: EffectShown, verb: Verb) -> bool:
+    """Whether the ruling is one on the call too. A discarded event leaves a call that is not its own as it is."""
+    if not effect.is_open:
+        return False
+    return verb is not Verb.DISCARD or entry is None or await is_of_event_alone(conn, t, effect, entry)
 
 
 _CHANGED: Final = "it was changed meanwhile: look at it again"

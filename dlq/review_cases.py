@@ -1,14 +1,15 @@
 """What waits for a person: events of unknown outcome with the call that nobody knows the end of. Reads only.
 
 An event stands under its row's number. A call of which nobody knows, and that no row waits for (a web request's, say,
-or one whose event is about to be read again), stands under `effect:` and its own number.
+or one whose event is about to be read again), stands under `effect:` and its own number: also an intent whose time is
+over, because its process may have died.
 """
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -147,8 +148,9 @@ async def _lone_effects(
     e, f = t.effect.c, t.failure.c
     waited_for = sa.exists().where(f.effect_id == e.id, f.state.in_(["unknown", "queued"]))
     mine = within.rows(Columns(e.consumer, e.owner, e.tenant, e.brand))
-    open_ones = (e.state == EffectState.UNKNOWN.value, sa.not_(waited_for), mine)
-    chosen = _shown(t).where(*open_ones).order_by(e.due).limit(limit)
+    is_open = e.state.in_([EffectState.INTENDED.value, EffectState.UNKNOWN.value])
+    over = sa.or_(e.state == EffectState.UNKNOWN.value, e.due <= sa.func.clock_timestamp())
+    chosen = _shown(t).where(is_open, over, sa.not_(waited_for), mine).order_by(e.due).limit(limit)
     if consumer is not None:
         chosen = chosen.where(e.consumer == consumer)
     return [Case(None, _effect(row)) for row in (await conn.execute(chosen)).mappings()]
@@ -178,15 +180,25 @@ def _nothing(reference: str) -> str:
     return f"nothing is known as {reference} (any more): `tidegate review list` shows what waits"
 
 
-async def waiting_for(conn: AsyncConnection, t: Tables, effect_ids: Collection[int]) -> list[tuple[int, int]]:
-    """The rows (id, version) of events that wait for a person because of these calls."""
+async def waiting_for(conn: AsyncConnection, t: Tables, effect_id: int) -> list[tuple[int, int]]:
+    """The rows (id, version) of events that wait for a person because of this call."""
     f = t.failure.c
     rows = await conn.execute(
         sa.select(f.id, f.row_version)
-        .where(f.effect_id.in_(sorted(effect_ids)), f.state == FailureState.UNKNOWN.value)
+        .where(f.effect_id == effect_id, f.state == FailureState.UNKNOWN.value)
         .order_by(f.id)
     )
     return [(row[0], row[1]) for row in rows]
+
+
+async def is_of_event_alone(conn: AsyncConnection, t: Tables, effect: EffectShown, entry: Entry) -> bool:
+    """The call was made for this event, and no other one waits for its end.
+
+    Another event that names the same operation waits for the same call, whatever it wants of it.
+    """
+    f = t.failure.c
+    others = sa.exists().where(f.effect_id == effect.id, f.state.in_(["unknown", "queued"]), f.id != entry.id)
+    return effect.event_id in (None, entry.event_id) and not await conn.scalar(sa.select(others))
 
 
 def _waiting(wanted: Filter) -> Filter:

@@ -32,15 +32,16 @@ class ReviewDesk:
             "identity": uuid.uuid4().bytes, "scope": "", "owner": owner, "name": "send-invoice",
             "operation_id": operation_id, "state": state, "rule": "review", "provider": "billing",
             "fingerprint": b"f" * 16, "attempt_id": uuid.uuid4().bytes, "key": f"key-{operation_id}",
-            "consumer": "billing", "due_s": due_s, "ended": state != "intended",
+            "consumer": "billing", "event_id": None, "due_s": due_s, "ended": state != "intended",
         } | more  # fmt: skip
         async with self.store.transaction() as conn:
             number: int = await conn.scalar(
                 sa.text("""
                     INSERT INTO tidegate.effect (identity, scope, owner, name, operation_id, state, rule, provider,
-                           fingerprint, attempt_id, key, consumer, deadline, due, ended_at)
+                           fingerprint, attempt_id, key, consumer, event_id, deadline, due, ended_at)
                     VALUES (:identity, :scope, :owner, :name, :operation_id, :state, :rule, :provider, :fingerprint,
-                            :attempt_id, :key, :consumer, clock_timestamp() + make_interval(secs => :due_s),
+                            :attempt_id, :key, :consumer, :event_id,
+                            clock_timestamp() + make_interval(secs => :due_s),
                             clock_timestamp() + make_interval(secs => :due_s),
                             CASE WHEN :ended THEN clock_timestamp() END)
                     RETURNING id

@@ -128,6 +128,40 @@ async def test_all_events_that_wait_for_one_call_go_on_with_it(desk: ReviewDesk)
     assert await desk.row(other) == ("queued", 2)
 
 
+async def test_a_discarded_event_that_names_anothers_operation_leaves_that_one_and_its_call(desk: ReviewDesk) -> None:
+    """Discarded with it, the other one would be told that nobody wants it, and die without a word from anybody."""
+    row, call = await desk.case(1)
+    other = await desk.event(2, call)
+    await resolve(desk.gate, ruling(other, Verb.DISCARD))
+    assert await desk.row(other) == ("discarded", 2)
+    assert await desk.row(row) == ("unknown", 1)
+    assert (await desk.call(call))["state"] == "unknown"
+    await resolve(desk.gate, ruling(row, Verb.DISCARD))
+    assert (await desk.call(call))["resolution"] == "discarded", "nobody else waits for it by now"
+    stays = [details.get("effect_stays", False) for _, _, _, _, details in await desk.audit()]
+    assert stays == [True, False]
+
+
+async def test_a_call_of_an_event_that_has_no_row_yet_outlives_another_one_that_is_discarded(desk: ReviewDesk) -> None:
+    """Its process died, and its event is about to be read again."""
+    call = await desk.effect("o-1", event_id=b"e" * 16)
+    row = await desk.event(1, call)
+    await resolve(desk.gate, ruling(row, Verb.DISCARD))
+    assert await desk.row(row) == ("discarded", 2)
+    assert (await desk.call(call))["state"] == "unknown"
+    assert [case.reference for case in await review_cases.lone_effects(desk.gate, None)] == [f"effect:{call}"]
+
+
+async def test_an_event_that_runs_again_or_is_discarded_behind_a_known_call_moves_no_other_one(
+    desk: ReviewDesk,
+) -> None:
+    call = await desk.effect("o-1", state="completed")
+    rows = [await desk.event(n, call) for n in (1, 2, 3)]
+    await resolve(desk.gate, ruling(rows[0], Verb.RUN_AGAIN))
+    await resolve(desk.gate, ruling(rows[1], Verb.DISCARD))
+    assert [await desk.row(row) for row in rows] == [("queued", 2), ("discarded", 2), ("unknown", 1)]
+
+
 async def test_a_call_that_no_event_waits_for_is_resolved_under_its_own_number(desk: ReviewDesk) -> None:
     call = await desk.effect("web-1", owner="checkout")
     await resolve(desk.gate, ruling(f"effect:{call}", Verb.DONE, result=None))
@@ -239,6 +273,7 @@ async def test_cases_are_listed_with_their_calls_and_lone_calls_apart(desk: Revi
     row, call = await desk.case(1)
     plain = await desk.event(2)
     lone = await desk.effect("web-1", owner="checkout")
+    stale = await desk.effect("web-2", state="intended", owner="checkout")
     await desk.effect("o-9", state="intended", due_s=60)
     listed = await review_cases.cases(desk.gate, Filter())
     alone = await review_cases.lone_effects(desk.gate, None)
@@ -246,7 +281,9 @@ async def test_cases_are_listed_with_their_calls_and_lone_calls_apart(desk: Revi
         (str(row), call),
         (str(plain), None),
     ]
-    assert [case.reference for case in alone] == [f"effect:{lone}"]
+    assert [case.reference for case in alone] == [f"effect:{lone}", f"effect:{stale}"]
+    await resolve(desk.gate, ruling(f"effect:{stale}", Verb.NOT_DONE, same_key=True))
+    assert (await desk.call(stale))["resolution"] == "not_done"
 
 
 @pytest.mark.parametrize("reference", ["17", "effect:17", "effect:x", "nonsense"])
