@@ -152,9 +152,10 @@ async def test_of_two_who_open_a_forgotten_call_one_calls(
     assert service.done == {"op-7": 1}
 
 
-async def test_behind_the_bound_a_missing_row_proves_that_nothing_was_called(
+async def test_behind_the_bound_a_missing_row_proves_that_nothing_was_called_for_an_events_own_operation(
     store: Store, ledger: Ledger, service: Provider
 ) -> None:
+    """Of an operation that other events may name too it proves nothing: see the guide."""
     await declare(store, 7)
     (below, above) = await do_for(ledger, service, [made_by(reviewed(), 6), made_by(reviewed(), 7)])
     assert isinstance(below, EffectUnknown)
