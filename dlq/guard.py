@@ -20,6 +20,10 @@ T = TypeVar("T")
 FRAMES_MAX: Final = 20
 """From the handler function down to what it waits for, with a few layers of a library."""
 
+CANCEL_MAX_S: Final = 5.0
+"""A function that is cancelled gives back what it holds, which takes moments. One that still runs five seconds later
+swallows its cancellation or hangs in a `finally`; its key waits meanwhile, and behind a projection its partitions."""
+
 log = structlog.get_logger("tidegate.events")
 
 
@@ -31,10 +35,13 @@ class Returned(NamedTuple, Generic[T]):
 
 @dataclass(slots=True)
 class Raised:
-    """The function raised this. `timed_out`: we cut it off at its deadline."""
+    """The function raised this. `timed_out`: we cut it off at its deadline. `alive`: and it goes on all the same, so
+    that what it holds has to be taken from it.
+    """
 
     error: Exception
     timed_out: bool = False
+    alive: bool = False
 
 
 class HandlerRaised(Exception):
@@ -62,7 +69,7 @@ async def guarded(call: Awaitable[T], deadline_s: float, calls: OpenCalls | None
 
     Cancellation from outside is re-raised: a stop is no failure. Past the deadline the function is cancelled, and
     `Raised.error` is a `DeadlineError` that carries where it stood. One whose calls outlast even their own deadlines is
-    left to itself: cancelling it would lose what it may still learn.
+    left to itself: cancelling it would lose what it may still learn. So is one that its cancellation does not end.
     """
     task = asyncio.ensure_future(contained(call))
     try:
@@ -92,7 +99,8 @@ async def past_deadline(
         await _cancel(task)
     else:
         task.add_done_callback(looked_at)
-    return Raised(DeadlineError(f"no end after {deadline_s:g} s; it stood at {where}", stood_at), timed_out=True)
+    error = DeadlineError(f"no end after {deadline_s:g} s; it stood at {where}", stood_at)
+    return Raised(error, timed_out=True, alive=not task.done())
 
 
 async def call_off(task: asyncio.Future[Any], calls: OpenCalls | None = None) -> None:
@@ -189,9 +197,17 @@ def result_of(task: asyncio.Future[T]) -> Returned[T] | Raised:
 
 
 async def _cancel(task: asyncio.Future[Any]) -> None:
+    """Nobody waits for ever for one that goes on."""
+    task.add_done_callback(looked_at)
     task.cancel()
-    await asyncio.wait((task,))
-    looked_at(task)
+    await asyncio.wait((task,), timeout=CANCEL_MAX_S)
+    if not task.done():
+        log.error(
+            "handler_outlives_its_cancellation",
+            waited_s=CANCEL_MAX_S,
+            where="".join(_shown(frame) for frame in _frames(task)),
+            fix="let asyncio.CancelledError out, and bound what a `finally` waits for",
+        )
 
 
 def _frames(task: asyncio.Future[T]) -> list[FrameType]:

@@ -191,7 +191,7 @@ async def _transaction(engine: AsyncEngine, answering: Answering) -> AsyncGenera
         yield conn
         await to_the_end(_commit(conn, answering))
     except asyncio.CancelledError:
-        await to_the_end(_give_up(conn))
+        await to_the_end(give_up(conn))
         raise
     finally:
         await to_the_end(_check_in(conn))
@@ -230,11 +230,11 @@ async def _check_in(conn: AsyncConnection) -> None:
     Nor is one whose ROLLBACK fails: that the server does once it is gone, and what went wrong is known already.
     """
     if _is_lost(conn):
-        await _give_up(conn)
+        await give_up(conn)
     try:
         await conn.close()
     except STORE_ERRORS:
-        await _give_up(conn)
+        await give_up(conn)
         await conn.close()
 
 
@@ -254,6 +254,7 @@ def _driver(conn: AsyncConnection) -> asyncpg.Connection[Any] | None:
     return driver
 
 
-async def _give_up(conn: AsyncConnection) -> None:
+async def give_up(conn: AsyncConnection) -> None:
+    """The server undoes what it holds, and whoever still has it reaches nothing by it."""
     if not conn.closed and not conn.invalidated:
         await conn.invalidate()

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..dlq.guard import HandlerRaised, Raised, guarded
 from ..inbox.checkpoint import Move
+from ..inbox.database import give_up
 from ..inbox.errors import FatalError
 from ..inbox.event import Event, Partition
 from ..inbox.holding import Holding
@@ -72,6 +73,8 @@ class BoundProjection:
         reach(Point.BEFORE_HANDLER, self.name)
         async with kept_open(conn, self.name):
             outcome = await guarded(self.project(events, conn), self.projection.deadline_s)
+            if isinstance(outcome, Raised) and outcome.alive:
+                await give_up(conn)  # what it does later must not stand among what others commit
         if isinstance(outcome, Raised):
             raise HandlerRaised(outcome.error)
         reach(Point.AFTER_HANDLER, self.name)

@@ -51,7 +51,10 @@ def serve(prepared: Prepared, consumer: Consumer) -> int:
     try:
         _ready_letters(settings, consumer)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(prepared, consumer, board, metrics, stopping))
+            try:
+                return runner.run(_run(prepared, consumer, board, metrics, stopping))
+            finally:
+                stopping.arm()  # here already: the loop does not close while a handler goes on that nothing ends
     finally:
         stopping.arm()
         if health is not None:

@@ -67,6 +67,8 @@ class Conclusion:
             await ending
         if tx is None:  # nobody asked for it, and nobody gets it any more
             return _meant(attempt, outcome)
+        if isinstance(outcome, Raised) and outcome.alive:
+            await tx.give_up()
         await tx.seal()
         try:
             meant = _meant(attempt, outcome)

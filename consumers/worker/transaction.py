@@ -12,6 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncTransaction
 
 from ...inbox import fence
+from ...inbox.database import give_up
 from ...inbox.errors import OwnershipLost, TransientError
 from ...inbox.event import Partition
 from ...inbox.points import Writes, reach
@@ -28,23 +29,26 @@ class _Statements:
     """Which tasks run a statement now: a thread's outlives the handling that it was made for."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[asyncio.Future[None], asyncio.Task[Any]] = {}
 
     @contextmanager
     def one(self) -> Generator[None]:
         """A statement, in the current task."""
         task = asyncio.current_task()
         assert task is not None, "statements run in tasks"
-        self._running.add(task)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._running[ended] = task
         try:
             yield
         finally:
-            self._running.discard(task)
+            del self._running[ended]
+            ended.set_result(None)
 
     async def cut_off(self) -> None:
-        """End those of other tasks."""
-        left = self._running - {asyncio.current_task()}
-        for task in left:
+        """End those of other tasks; the tasks themselves may go on, if they are of a handler that nothing ends."""
+        here = asyncio.current_task()
+        left = {ended: task for ended, task in self._running.items() if task is not here}
+        for task in left.values():
             task.cancel()
         if left:
             await asyncio.wait(left)
@@ -99,7 +103,11 @@ class LazyTx:
                 if self._before_open is not None:
                     self._before_open()
                 self.asked_for = True
-                self._conn = await self._open()
+                conn = await self._open()
+                if self._closed:  # meanwhile, and nobody else knows of it
+                    await self._stack.aclose()
+                    raise RuntimeError("the handling that this transaction belongs to ended before it was open")
+                self._conn = conn
             return self._conn
 
     async def execute(self, statement: Any, parameters: Any = None) -> CursorResult[Any]:
@@ -116,6 +124,12 @@ class LazyTx:
         """The handler is done with it: what it left running is cut off, what it begins from now on is refused."""
         self._closed, self._before_open = True, None
         await self._statements.cut_off()
+
+    async def give_up(self) -> None:
+        """Its handler goes on past its end: take the connection from it, and the database undoes what it wrote."""
+        self._closed = True
+        if self._conn is not None:
+            await give_up(self._conn)
 
     async def _open(self) -> AsyncConnection:
         try:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Coroutine
 
+import pytest
+
+from tidegate.dlq import guard
 from tidegate.dlq.failure_text import describe
 from tidegate.dlq.guard import Raised, guarded
 
@@ -28,3 +32,40 @@ async def test_failures_at_a_deadline_have_the_same_digest_where_they_stood_at_t
     assert re.fullmatch("[0-9a-f]{16}", first)
     assert first == again
     assert first != other
+
+
+@pytest.mark.parametrize("how", ["swallows", "hangs in finally"])
+async def test_a_function_that_its_cancellation_does_not_end_is_left_to_itself(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Also where a stop cuts it off: nobody waits for it for ever."""
+    monkeypatch.setattr(guard, "CANCEL_MAX_S", 0.01)
+    free, entered, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def call() -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            while how == "swallows" and not free.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await free.wait()
+            await free.wait()
+            ended.set()
+
+    outcome = await guarded(call(), 0.01)
+    assert isinstance(outcome, Raised)
+    assert (outcome.timed_out, outcome.alive) == (True, True)
+    free.set()
+    await ended.wait()
+    free.clear()
+    entered.clear()
+    ended.clear()
+    stopped = asyncio.ensure_future(guarded(call(), 60))
+    await entered.wait()
+    stopped.cancel()
+    await asyncio.wait((stopped,))
+    assert stopped.cancelled()
+    assert not ended.is_set()
+    free.set()
+    await ended.wait()
