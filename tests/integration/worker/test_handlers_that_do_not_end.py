@@ -1,4 +1,4 @@
-"""Handlers and projections that their cancellation does not end: their events have an end, and they do no harm later."""
+"""Handlers and projections that cancellation does not end: their events have an end, and they do no harm later."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ async def test_a_projection_that_swallows_its_cancellation_is_a_timeout_and_its_
 
     async def nobody_stays_inside() -> bool:
         return not await stage.rows(
-            "SELECT pid, state, query FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            "SELECT pid, state, query FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             " AND query LIKE 'INSERT INTO public.effect%' AND state <> 'idle'"
         )
 

@@ -33,13 +33,14 @@ class Rules:
         self._decisions = [*decisions]
         self.asked = 0
         self.behind: str | None = None
+        self.rest_s = 0.001
 
     def at_first_sight(self, subject: object, error: Exception) -> tuple[Decision, str | None]:
         self.asked += 1
         return (self._decisions.pop(0) if len(self._decisions) > 1 else self._decisions[0]), self.behind
 
     def again(self, subject: object, decision: object, error: object, state: object) -> tuple[RetryState, float]:
-        return RetryState(), 0.001
+        return RetryState(), self.rest_s
 
 
 class Dependency:
@@ -182,7 +183,8 @@ async def test_as_many_as_there_are_places_wait_for_a_look_and_the_next_one_has_
 async def test_no_more_rest_than_there_are_places_and_the_next_one_is_carried_on() -> None:
     """Each leaves its place until it is looked at; then the third has to hold one, or everything might wait."""
     desk = Desk(AGAIN, seats=2)
-    desk.failures.drop()  # nobody is woken, nobody looks by himself
+    desk.failures.drop()  # nobody looks by himself
+    desk.rules.rest_s = 1_000.0
     for _ in range(1 + 2 + 1):
         desk.fails()
     await turns()
