@@ -138,9 +138,17 @@ class Judge:
         """It came to its end, and then the process to its own."""
         if mark.failure_id is not None:
             return await finding.get(conn, self._store.tables, mark.failure_id) is None
+        mine = await self._offsets(conn, holding)
+        return bool(mine) and min(mine.values()) > mark.record_offset
+
+    async def _offsets(self, conn: AsyncConnection, holding: Holding) -> dict[HandlerVersion, int]:
+        """Where the handlers stand that go on with the partition: one that a backfill holds stands still."""
         found = await checkpoint.read(conn, self._store.tables, self._consumer, holding.partition)
-        mine = [at for key, at in found.items() if key in self._handlers and at.incarnation == holding.incarnation]
-        return bool(mine) and min(at.next_offset for at in mine) > mark.record_offset
+        return {
+            key: at.next_offset
+            for key, at in found.items()
+            if key in self._handlers and (at.incarnation, at.held) == (holding.incarnation, None)
+        }
 
     async def _acquit(self, holding: Holding) -> None:
         async with self._store.transaction(Writes.SUSPECT) as conn:
@@ -197,14 +205,9 @@ class Judge:
 
     async def _pass(self, conn: AsyncConnection, holding: Holding, offset: int) -> None:
         """Step 8: the handlers that stand right at the record go on behind it."""
-        topic, number = holding.partition
-        found = await checkpoint.read(conn, self._store.tables, self._consumer, holding.partition)
-        here = (offset, holding.incarnation, None)
-        moves = [
-            checkpoint.Move(*key, topic, number, offset, offset + 1)
-            for key, at in found.items()
-            if key in self._handlers and (at.next_offset, at.incarnation, at.held) == here
-        ]
+        mine = await self._offsets(conn, holding)
+        here = [key for key, next_offset in mine.items() if next_offset == offset]
+        moves = [checkpoint.Move(*key, *holding.partition, offset, offset + 1) for key in here]
         judge(await checkpoint.move(conn, self._store.tables, moves), len(moves))
 
     async def _hold(self, conn: AsyncConnection, holding: Holding) -> None:

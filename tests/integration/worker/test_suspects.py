@@ -182,6 +182,36 @@ async def test_a_mark_on_what_was_done_before_the_death_counts_for_nothing(stage
     assert await stage.failures() == []
 
 
+async def test_what_a_backfill_holds_has_no_say_in_whether_a_record_was_done(stage: Stage, topic: Topic) -> None:
+    """A held checkpoint stands still for as long as the backfill takes: nothing would ever be behind it.
+
+    Case: B34
+    Parts: real (Kafka, PostgreSQL)
+    Red when: killed.py `_is_done` asks the checkpoints that are held, too
+    """
+    name = topic()
+    app = reader(name)
+    (consumer,) = app.consumers.values()
+    letters(app, topic)
+    desk = at_desk(app)
+    consumer.projection("noted")(note)
+    await table_of(stage)
+    await dead_owner(stage, app)
+    await stage.send(name, Sent("a"), Sent("b"), Sent("c"))
+    await stage.execute(
+        "UPDATE tidegate.checkpoint c SET next_offset = 2 FROM tidegate.handler h"
+        " WHERE h.id = c.handler AND h.name = 'do' AND c.partition = 0",
+        "UPDATE tidegate.checkpoint c SET held = 1, detached = true FROM tidegate.handler h"
+        " WHERE h.id = c.handler AND h.name = 'noted'",
+    )
+    await marked(stage, consumer.name, name, 1, 1)
+    worker = await stage.start(app)
+    await worker.until(lambda: worker.events("do", "completed") == 1)
+    assert desk.came == ["c"]
+    assert await stage.failures() == []
+    assert await stage.value("SELECT count(*) FROM tidegate.fence WHERE innocent_at IS NOT NULL") == 1
+
+
 async def test_who_dies_before_it_comes_to_the_suspect_says_nothing_of_it(stage: Stage, topic: Topic) -> None:
     """A mark that an earlier owner left, and that the last one had not touched yet, is no death of this record.
 
