@@ -90,15 +90,10 @@ class Candidate:
         words = (letter.exception_message or "", letter.exception_type or "", letter.stack_digest or "")
         verdict = Verdict(letter.reason or ADOPTED, *words)
         row = queued(
-            place, self.event, verdict, due=due, attempts=max(0, letter.attempts or 0), now=now,
+            place, self.event, verdict, due=due, attempts=letter.attempts or 0, now=now,
             alone=self.handler.alone or record.key is None,
         )  # fmt: skip
-        replays = max(0, letter.replay_count or 0) + 1
-        return replace(row, origin="letter", replay_count=min(replays, _REPLAYS_KEPT_MAX))
-
-
-_REPLAYS_KEPT_MAX = 1_000_000
-"""A count that somebody wrote into a header has no say beyond the guard's."""
+        return replace(row, origin="letter", replay_count=(letter.replay_count or 0) + 1)
 
 
 class Passed(NamedTuple):
@@ -142,8 +137,8 @@ def _obstacle_of(letter: Letter, name: str, target: Target, order: Order) -> Obs
         return obstacle
     if name not in target.handlers:
         return Obstacle("it is of a handler that the app does not have")
-    if (newer := version_obstacle(target.consumer, name, letter.handler_version or 0, order)) is not None:
-        return newer
+    if version_obstacle(target.consumer, name, letter.handler_version or 0, order) is not None:
+        return LATER
     if (letter.replay_count or 0) >= REPLAYS_MAX and not order.force:
         return too_often(letter.replay_count or 0)
     return None
@@ -169,7 +164,7 @@ def _handler_of(letter: Letter, target: Target) -> str:
 def _record_of(letter: Letter, record: Record, target: Target) -> Record:
     """The record as it was received: at the place that the letter tells, where the source has such a partition."""
     partition, offset = letter.origin_partition, letter.origin_offset
-    if partition is None or offset is None or not (0 <= partition < target.partitions and offset >= 0):
+    if partition is None or offset is None or partition >= target.partitions:
         partition, offset = record.partition % target.partitions, record.offset
     timestamp_ms, kind = letter.origin_timestamp_ms, letter.origin_timestamp_type
     if timestamp_ms is None or kind is None:
@@ -208,6 +203,9 @@ def _event_is_meant(event: Event[Any], wanted: Filter) -> bool:
         return False
     return wanted.brand is None or wanted.brand == event.brand
 
+
+LATER: Obstacle = Obstacle("it is of a later version of its handler than this app has: use the newer release")
+"""Without the number: anybody may have written it, and each other one would be a cause of its own in the journal."""
 
 STANDS: Obstacle = Obstacle("it stands in the inbox: replay it there", Left.SKIPPED)
 TOO_OLD: Obstacle = Obstacle(

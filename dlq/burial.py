@@ -34,7 +34,7 @@ from .letter import (
     dead_letter_topic,
     write_letter,
 )
-from .letter_headers import REPLAYS, to_int, to_text
+from .letter_headers import COUNTED_MAX, REPLAYS, to_int, to_text
 
 NO_LIMITS: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -212,11 +212,7 @@ def replays_of(record: Record) -> int:
     """
     given = record.header(REPLAYS)
     count = None if given is None else to_int(to_text(given))
-    return 0 if count is None else min(max(count, 0), _REPLAYS_MAX)
-
-
-_REPLAYS_MAX: Final = 1_000_000
-"""What a stranger's header may say at most."""
+    return 0 if count is None else min(max(count, 0), COUNTED_MAX)
 
 
 def letters_of(puts: Sequence[Put], buried: Sequence[Buried]) -> list[NewOutgoing]:

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..inbox.event import Headers, Record
 from ..inbox.identity import position_id16
-from .failure_text import TYPE_CHARS_MAX, safe_text, shortened
-from .letter_headers import ID_CHARS_MAX, SHARE_GROUP_PREFIX, to_int, to_text, to_timestamp_type
+from .failure_text import safe_text
+from .letter_headers import SHARE_GROUP_PREFIX, to_int, to_text, to_timestamp_type
 
 
 class LetterFormat(enum.StrEnum):
@@ -39,7 +39,8 @@ Fields: TypeAlias = dict[str, Any]
 def foreign_fields(record: Record) -> tuple[LetterFormat, Headers, Fields]:
     """Who wrote the letter, the record's own headers, and the fields of `Letter` that its headers tell.
 
-    The letter's identity is its own position: the writer gave it none.
+    The letter's identity is its own position: the writer gave it none. How long and how large they may be is not said
+    here: see `letter_headers.bounded`.
     """
     fields: Fields = {
         "dead_letter_id": position_id16(record.topic, 0, record.partition, record.offset).hex(),
@@ -49,14 +50,6 @@ def foreign_fields(record: Record) -> tuple[LetterFormat, Headers, Fields]:
             own = tuple(header for header in record.headers if not family.has(header[0]))
             return family.format, own, fields | family.fields(record)
     return LetterFormat.NONE, record.headers, fields
-
-
-def _text(value: bytes) -> str:
-    return shortened(to_text(value), ID_CHARS_MAX)
-
-
-def _class_name(value: bytes) -> str:
-    return shortened(to_text(value), TYPE_CHARS_MAX)
 
 
 def _message(value: bytes) -> str:
@@ -69,7 +62,7 @@ _MESSAGE_BYTES_READ = 4_000
 
 def _exception_of_text(value: bytes) -> str:
     """Kafka Streams writes `Throwable.toString()`: the class, a colon, the message."""
-    return shortened(to_text(value).partition(":")[0], TYPE_CHARS_MAX)
+    return to_text(value).partition(":")[0]
 
 
 def _digest(value: bytes) -> str:
@@ -93,6 +86,15 @@ def _number(value: bytes) -> int | None:
     if value.removeprefix(b"-").isdigit():
         return to_int(value.decode("ascii"))
     return int.from_bytes(value, "big", signed=True) if 1 <= len(value) <= _LONG_BYTES else None
+
+
+def _attempts(value: bytes) -> int | None:
+    """Older releases wrote a single byte, and Spring reads one as a number to this day: "4" is 52.
+
+    >>> _attempts(b"4"), _attempts(bytes([4])), _attempts(b"40")
+    (52, 4, 40)
+    """
+    return value[0] if len(value) == 1 else _number(value)
 
 
 _LONG_BYTES = 8
@@ -141,7 +143,7 @@ def _texts(prefix: str, *rows: tuple[str, str, Callable[[bytes], Any]]) -> tuple
 
 
 _PLACE: Final = (
-    ("topic", "origin_topic", _text),
+    ("topic", "origin_topic", to_text),
     ("partition", "origin_partition", _decimal),
     ("offset", "origin_offset", _decimal),
 )
@@ -151,21 +153,21 @@ _FAMILIES: Final = (
         LetterFormat.SPRING,
         ("kafka_dlt-", "retry_topic-"),
         (
-            *_spring("original-topic", "origin_topic", _text, first=True),
+            *_spring("original-topic", "origin_topic", to_text, first=True),
             *_spring("original-partition", "origin_partition", _number, first=True),
             *_spring("original-offset", "origin_offset", _number, first=True),
             *_spring("original-timestamp", "origin_timestamp_ms", _number, first=True),
             *_spring("original-timestamp-type", "origin_timestamp_type", _timestamp_type, first=True),
-            *_spring("original-consumer-group", "consumer", _text),
+            *_spring("original-consumer-group", "consumer", to_text),
             # the outer exception is Spring's own wrapper; the cause is the listener's
-            *_spring("exception-cause-fqcn", "exception_type", _class_name),
-            *_spring("exception-fqcn", "exception_type", _class_name),
-            *_spring("key-exception-fqcn", "exception_type", _class_name),
+            *_spring("exception-cause-fqcn", "exception_type", to_text),
+            *_spring("exception-fqcn", "exception_type", to_text),
+            *_spring("key-exception-fqcn", "exception_type", to_text),
             *_spring("exception-message", "exception_message", _message),
             *_spring("key-exception-message", "exception_message", _message),
             *_spring("exception-stacktrace", "stack_digest", _digest),
             *_spring("key-exception-stacktrace", "stack_digest", _digest),
-            _Row("retry_topic-attempts", "attempts", _number),
+            _Row("retry_topic-attempts", "attempts", _attempts),
             _Row("kafka_deliveryAttempt", "attempts", _number),
             _Row("retry_topic-original-timestamp", "origin_timestamp_ms", _number, first=True),
         ),
@@ -187,9 +189,9 @@ _FAMILIES: Final = (
         _texts(
             "__connect.errors.",
             *_PLACE,
-            ("connector.name", "consumer", _text),
-            ("class.name", "handler", _text),
-            ("exception.class.name", "exception_type", _class_name),
+            ("connector.name", "consumer", to_text),
+            ("class.name", "handler", to_text),
+            ("exception.class.name", "exception_type", to_text),
             ("exception.message", "exception_message", _message),
             ("exception.stacktrace", "stack_digest", _digest),
         ),
@@ -200,7 +202,7 @@ _FAMILIES: Final = (
         _texts(
             SHARE_GROUP_PREFIX,
             *_PLACE,
-            ("group", "consumer", _text),
+            ("group", "consumer", to_text),
             ("delivery.count", "attempts", _decimal),
             ("message", "exception_message", _message),
         ),

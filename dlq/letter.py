@@ -30,6 +30,7 @@ from .letter_headers import (
     SHARE_GROUP_HEADERS,
     SHARE_GROUP_PREFIX,
     VERSION,
+    bounded,
     to_bytes,
     to_text,
 )
@@ -326,10 +327,10 @@ def read_letter(record: Record) -> Letter:
     `LetterFormat.NONE`. Everything in it is text that anybody may have written: show it, match it, don't believe it.
     """
     if record.header(LETTER_HEADERS[0].name) is not None:
-        fields = _our_fields(record)
-        return Letter(key=record.key, value=record.value, headers=own_headers(record.headers), **fields)
-    letter_format, headers, fields = foreign_fields(record)
-    return Letter(key=record.key, value=record.value, headers=headers, format=letter_format, **fields)
+        letter_format, headers, fields = LetterFormat.TIDEGATE, own_headers(record.headers), _our_fields(record)
+    else:
+        letter_format, headers, fields = foreign_fields(record)
+    return Letter(key=record.key, value=record.value, headers=headers, format=letter_format, **bounded(fields))
 
 
 def _our_fields(record: Record) -> dict[str, Any]:

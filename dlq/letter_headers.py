@@ -1,13 +1,14 @@
-"""The dead letter's headers: one table of names, what each one says, and how it is written. No IO.
+"""The dead letter's headers: one table of names, what each one says, how it is written and within what bounds. No IO.
 
+Anybody may write a letter, so what was read of one goes through its field's bound, whoever wrote it (`bounded`).
 docs/dead-letter-format.md is the same table for people; a test keeps the two equal.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from .failure_text import MESSAGE_CHARS_MAX, TYPE_CHARS_MAX, clean, printable, shortened
 
@@ -66,6 +67,24 @@ def to_int(text: str) -> int | None:
 
 _INT_DIGITS_MAX = 19
 
+COUNTED_MAX: Final = 1_000_000
+"""More tries or replays than anything here makes; with some more on top they still fit their columns."""
+
+_INT_MAX: Final = 2**31 - 1
+"""What a column for versions and partitions holds; of lives of a topic there are fewer."""
+
+_LONG_MAX: Final = 2**63 - 1
+"""What a column for offsets holds."""
+
+
+def _up_to(most: int) -> Callable[[int], int | None]:
+    """What is less than nothing makes no sense, what is more than `most` counts as that: guards go by large numbers."""
+
+    def bound(number: int) -> int | None:
+        return None if number < 0 else min(number, most)
+
+    return bound
+
 
 def _instant(value: datetime.datetime) -> str:
     return (value if value.tzinfo is datetime.UTC else value.astimezone(datetime.UTC)).isoformat()
@@ -89,22 +108,26 @@ def to_timestamp_type(text: str) -> int | None:
     return _TIMESTAMP_TYPES.index(text) if text in _TIMESTAMP_TYPES else None
 
 
-def _as_is(text: str) -> str:
-    return text
+def _as_is(value: Any) -> Any:
+    return value
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
+    return tuple(_id(text).split(","))
 
 
 class LetterHeader(NamedTuple):
-    """One header: its name without the prefix, the letter's field, how that is written and read, and what it says."""
+    """One header: its name without the prefix, the letter's field, how that is written and read, and what it says.
+
+    `bound` is what becomes of a value that somebody wrote, so that the inbox can hold it; None where it makes no sense.
+    """
 
     suffix: str
     field: str
     write: Callable[[Any], str]
     read: Callable[[str], Any]
     meaning: str
+    bound: Callable[[Any], Any] = _as_is
 
     @property
     def name(self) -> str:
@@ -113,11 +136,11 @@ class LetterHeader(NamedTuple):
 
 
 def _text(suffix: str, meaning: str, write: Callable[[str], str] = _id) -> LetterHeader:
-    return LetterHeader(suffix, suffix.replace("-", "_"), write, _as_is, meaning)
+    return LetterHeader(suffix, suffix.replace("-", "_"), write, _as_is, meaning, write)
 
 
-def _number(suffix: str, meaning: str, field: str | None = None) -> LetterHeader:
-    return LetterHeader(suffix, field or suffix.replace("-", "_"), str, to_int, meaning)
+def _number(suffix: str, meaning: str, most: int) -> LetterHeader:
+    return LetterHeader(suffix, suffix.replace("-", "_"), str, to_int, meaning, _up_to(most))
 
 
 def _time(suffix: str, meaning: str) -> LetterHeader:
@@ -140,15 +163,21 @@ LETTER_HEADERS: tuple[LetterHeader, ...] = (
     _text("brand", "Brand, where the consumer declares a header for it."),
     _text("consumer", "The consumer, which is also the Kafka group."),
     _text("handler", "The projection or command; empty for a record that reached none."),
-    _number("handler-version", "The projection's version; 0 for a command."),
-    _number("attempts", "How often it was tried, the last time included."),
+    _number("handler-version", "The projection's version; 0 for a command.", _INT_MAX),
+    _number("attempts", "How often it was tried, the last time included.", COUNTED_MAX),
     _time("first-failed-at", "When it failed first; ISO 8601, UTC."),
     _time("last-failed-at", "When it failed last; ISO 8601, UTC."),
     _text("origin-topic", "Topic of the record."),
-    _number("origin-incarnation", "Which life of that topic: 0, and one more each time it was re-created."),
-    _number("origin-partition", "Partition of the record."),
-    _number("origin-offset", "Offset of the record."),
-    _number("origin-timestamp", "Timestamp of the record, milliseconds since 1970 as received.", "origin_timestamp_ms"),
+    _number("origin-incarnation", "Which life of that topic: 0, and one more each time it was re-created.", _INT_MAX),
+    _number("origin-partition", "Partition of the record.", _INT_MAX),
+    _number("origin-offset", "Offset of the record.", _LONG_MAX),
+    LetterHeader(
+        "origin-timestamp",
+        "origin_timestamp_ms",
+        str,
+        to_int,
+        "Timestamp of the record, milliseconds since 1970 as received.",
+    ),
     LetterHeader(
         "origin-timestamp-type",
         "origin_timestamp_type",
@@ -156,10 +185,10 @@ LETTER_HEADERS: tuple[LetterHeader, ...] = (
         to_timestamp_type,
         "`CreateTime`, `LogAppendTime` or `NoTimestampType`.",
     ),
-    _number("schema-id", "The value's id in the schema registry, where it has one."),
-    _number("replay-count", "How often the event was replayed before this letter."),
+    _number("schema-id", "The value's id in the schema registry, where it has one.", _LONG_MAX),
+    _number("replay-count", "How often the event was replayed before this letter.", COUNTED_MAX),
     _text("claim", "Only in a claim letter: SHA-256, in hex, of the value that stays in the inbox."),
-    _number("claim-bytes", "Only in a claim letter: the value's length."),
+    _number("claim-bytes", "Only in a claim letter: the value's length.", _LONG_MAX),
     LetterHeader(
         "claim-left-out",
         "left_out",
@@ -169,6 +198,18 @@ LETTER_HEADERS: tuple[LetterHeader, ...] = (
     ),
 )
 """Every header that carries a field of the letter, in the order in which they are written."""
+
+_BOUNDS: Final = {header.field: header.bound for header in LETTER_HEADERS}
+
+
+def bounded(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a letter as they were read, within what the inbox can hold.
+
+    >>> bounded({"attempts": 2**63 - 1, "origin_incarnation": -1, "tenant": None})
+    {'attempts': 1000000, 'origin_incarnation': None, 'tenant': None}
+    """
+    return {field: None if value is None else _BOUNDS[field](value) for field, value in fields.items()}
+
 
 REPLAY = PREFIX + "replay"
 """The replay instruction for a machine: JSON."""

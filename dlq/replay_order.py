@@ -153,8 +153,12 @@ def obstacle(entry: Entry, known: Known, order: Order) -> Obstacle | None:
 
 
 def too_often(replays: int) -> Obstacle:
-    """The loop guard's word."""
-    return Obstacle(f"it was replayed {replays} times already: repair the cause, or force it (--force)")
+    """The loop guard's word. Anybody may have written the number: each other one would be a cause of its own."""
+    times = replays if replays <= _REPLAYS_TOLD_MAX else f"more than {_REPLAYS_TOLD_MAX}"
+    return Obstacle(f"it was replayed {times} times already: repair the cause, or force it (--force)")
+
+
+_REPLAYS_TOLD_MAX: Final = 9
 
 
 def kind_obstacle(consumer: str, handler: str, version: int, tenant: str | None, order: Order) -> Obstacle | None:

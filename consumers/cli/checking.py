@@ -21,8 +21,9 @@ from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.tables import Tables
 from .. import identity
 from ..app import Consumer
-from ..settings import Settings, masked_address
+from ..settings import Settings
 from .cluster import Cluster
+from .database_errors import told
 from .preparing import open_store
 from .topics import check_letter_topics
 
@@ -79,8 +80,8 @@ async def _database(
     except FatalError as error:
         return [Problem("database.schema", str(error).partition(". Fix: ")[0], error.fix)]
     except STORE_ERRORS as error:
-        what = masked_address(" ".join(str(error).split())) or type(error).__name__
-        return [Problem("database.url", f"the database does not answer: {what}", "check the address, and that it runs")]
+        what = f"the database does not answer: {told(error)}"
+        return [Problem("database.url", what, "check the address, and that it runs")]
     finally:
         await store.database.close()
 

@@ -21,13 +21,14 @@ from ...inbox.migrate import upgrade
 from ...inbox.store import STORE_ERRORS
 from ...inbox.tables import tables
 from .. import config_report, logs, metrics
-from ..settings import Log, Settings, masked_address
+from ..settings import Log, Settings
 from ..token_rules import TokenRefused
 from . import checking, explaining, handlers, lagging, restoring, running, showing, topics
 from .access import access, access_to
 from .audit import audit_app
 from .backfill import backfill
 from .breakers import breakers_app
+from .database_errors import told_with_fix
 from .dlq import dlq_app
 from .letter_verbs import cancel
 from .options import ERR, OUT, AppOption, ConfigOption, ConsumerOption, JsonOption, TokenOption
@@ -63,7 +64,7 @@ def main() -> None:
         ERR.print(f"[red]failed:[/red] {escape(full_message(error))}")
         sys.exit(EXIT_FATAL)
     except STORE_ERRORS as error:
-        ERR.print(f"[red]database:[/red] {escape(_store_error(error))}")
+        ERR.print(f"[red]database:[/red] {escape(told_with_fix(error))}")
         sys.exit(EXIT_FATAL)
 
 
@@ -252,9 +253,3 @@ def _problems(error: ConfigurationError) -> int:
     for problem in error.problems:
         ERR.print(f"  [bold]{escape(problem.key)}[/bold]: {escape(problem.what)}. Fix: {escape(problem.fix)}")
     return EXIT_CONFIGURATION
-
-
-def _store_error(error: BaseException) -> str:
-    """A driver's text, on one line: the database cannot be reached, or it refused us; both are the operator's."""
-    text = masked_address(" ".join(str(error).split())) or type(error).__name__
-    return f"{text}. Fix: check database.url, that PostgreSQL answers there, and this role's rights"

@@ -221,8 +221,8 @@ async def test_letters_of_other_tenants_are_not_counted_among_the_refused(
 
 
 async def test_half_written_letters_are_refused_or_come_back_once(stage: Stage, topic: Topic, tmp_path: Path) -> None:
-    """Each header of a letter missing, and each with bytes that mean nothing: no letter stops the others, all of them
-    are counted, and what comes back does so once.
+    """Each header of a letter missing, each with bytes that mean nothing, each with numbers that no column takes: no
+    letter stops the others, all of them are counted, and what comes back does so once.
 
     Case: B39, B42
     Parts: real (PostgreSQL, Kafka, process)
@@ -235,6 +235,7 @@ async def test_half_written_letters_are_refused_or_come_back_once(stage: Stage, 
     written = [name for name in ours if name != "id"]
     halves = {f"without {name}": {key: value for key, value in ours.items() if key != name} for name in written}
     halves |= {f"spoiled {name}": {**ours, name: b"\xff\x00-1"} for name in written}
+    halves |= {f"{name}={number}": {**ours, name: b"%d" % number} for name in written for number in (-1, 2**63 - 1)}
     halves |= {
         "far away": {**ours, "tidegate-origin-partition": b"99", "tidegate-origin-offset": b"9223372036854775808"}
     }
@@ -254,6 +255,61 @@ async def test_half_written_letters_are_refused_or_come_back_once(stage: Stage, 
     _, again = await shop.told(*given)
     assert (again["read"], again["replayed"]) == (told["read"], 0)
     assert await worker.stop() == 0
+
+
+async def test_a_letter_that_says_it_was_tried_more_often_than_can_be_counted_dies_like_any_other(
+    stage: Stage, topic: Topic, tmp_path: Path
+) -> None:
+    """One more try of it is a number that its column takes, so its row comes to an end.
+
+    Case: B42
+    Parts: real (PostgreSQL, Kafka, process)
+    Red when: dlq/letter_headers.py bounds `attempts` by what a column of longs holds
+    """
+    shop = Shop(stage, topic, tmp_path)
+    worker = await shop.bury("a")
+    ours = dict((await stage.read(shop.letters, 1))[0].headers)
+    headers = {**ours, "id": b"b", "tidegate-attempts": b"%d" % (2**63 - 1)}
+    spring = (("kafka_dlt-original-topic", shop.source.encode()), ("retry_topic-attempts", b"\x7f" + b"\xff" * 7))
+    await stage.send(
+        shop.letters, Sent(None, type=None, headers=tuple(headers.items())), Sent("c", type=None, headers=spring)
+    )
+    given = ("--from-topic", shop.letters, "--handler", "rows", "--yes", "--wait", "--wait-s", "20")
+    code, told = await shop.told(*given)
+    assert (code, told["replayed"], told["outcomes"]["dead_again"]) == (1, 3, 3)
+    tried = await stage.rows("SELECT id_text, attempts FROM tidegate.failure ORDER BY id_text")
+    assert tried == [("a", 2), ("b", 1_000_001), ("c", 1_000_001)]
+    assert await worker.stop() == 0
+
+
+async def test_what_the_database_refuses_is_told_without_the_statement(
+    stage: Stage, topic: Topic, tmp_path: Path
+) -> None:
+    """By class, state and names: neither SQL nor what was to be written, and no word of an address that is right.
+
+    Case: B42
+    Parts: real (PostgreSQL, Kafka, process)
+    Red when: consumers/cli/database_errors.py's _cause_of gives `error`
+    """
+    shop = Shop(stage, topic, tmp_path)
+    worker = await shop.bury("a")
+    await worker.stop()
+    given = ("--from-topic", shop.letters, "--all", "--yes")
+    await stage.execute("ALTER TABLE tidegate.failure ADD CONSTRAINT none_comes_back CHECK (origin <> 'letter')")
+    refused = await shop.types(*given)
+    assert (refused.code, refused.out) == (70, "")
+    assert refused.err.splitlines()[-1] == (
+        "database: it refuses what was to be written: CheckViolationError, SQLSTATE 23514, constraint none_comes_back,"
+        " table failure. Fix: nothing of this step was written; report this line, and go round what it was about by a"
+        " filter"
+    )
+    await stage.execute("ALTER TABLE tidegate.failure RENAME COLUMN stack_digest TO digest")
+    missing = await shop.types(*given)
+    assert (missing.code, missing.out) == (70, "")
+    assert missing.err.splitlines()[-1] == (
+        'database: column "stack_digest" of relation "failure" does not exist. Fix: check database.url, that PostgreSQL'
+        " answers there, and this role's rights"
+    )
 
 
 async def test_letters_of_other_systems_come_to_the_handlers_that_take_them(

@@ -85,10 +85,16 @@ def test_of_several_hops_the_first_tells_the_origin_and_the_last_the_failure() -
 
 
 @pytest.mark.parametrize(
-    ("attempts", "n"), [(struct.pack(">i", 4), 4), (b"\x04", 4), (b"4", 4), (b"", None), (b"x" * 9, None)]
+    ("attempts", "n"),
+    [
+        *((struct.pack(">i", 4), 4), (b"\x04", 4), (b"4", 52), (b"40", 40)),
+        *((b"", None), (b"x" * 9, None), (b"\x7f" + b"\xff" * 7, 1_000_000), (b"\xff" * 4, None)),
+    ],
 )
 def test_a_letter_of_springs_retry_topics_tells_its_attempts(attempts: bytes, n: int | None) -> None:
-    """`@RetryableTopic` writes the names without `dlt-`; older releases a BigInteger of one byte."""
+    """`@RetryableTopic` writes the names without `dlt-`; older releases a BigInteger of one byte, whatever
+    digit that is. What nobody counts to is no number that anything goes by.
+    """
     letter = read(
         ("kafka_original-topic", b"shop.orders"),
         ("kafka_original-partition", struct.pack(">i", 3)),
