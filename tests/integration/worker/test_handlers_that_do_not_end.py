@@ -1,4 +1,4 @@
-"""Handlers and projections that cancellation does not end: their events have an end, and they do no harm later."""
+"""Handlers and projections that their cancellation does not end: their events end, and they do no harm later."""
 
 from __future__ import annotations
 
@@ -122,8 +122,7 @@ async def test_a_projection_that_swallows_its_cancellation_is_a_timeout_and_its_
 
     async def nobody_stays_inside() -> bool:
         return not await stage.rows(
-            "SELECT pid, state, query FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
             " AND query LIKE 'INSERT INTO public.effect%' AND state <> 'idle'"
         )
 
@@ -133,6 +132,44 @@ async def test_a_projection_that_swallows_its_cancellation_is_a_timeout_and_its_
     assert all(isinstance(late, Exception) for late in stubborn.late)
     assert await stage.rows("SELECT id FROM public.effect ORDER BY id") == [("a",), ("b",)]
     assert await worker.stop() == 0
+
+
+async def test_what_a_projection_writes_behind_its_end_never_joins_what_others_commit(
+    stage: Stage, topic: Topic, stubborn: Stubborn
+) -> None:
+    """1. `late` outlives its cancellation, in the transaction that it shares. 2. `other` is let in, and waits there
+    until `late` has tried to write: refused. 3. What commits for `other` holds nothing of it.
+    """
+    await table_of(stage)
+    name = topic(partitions=1)
+    app = reader(name)
+    letters(app, topic)
+    (consumer,) = app.consumers.values()
+    runs, tried = 0, asyncio.Event()
+
+    @consumer.projection("a-late", retry=ONCE, deadline_s=1.0)
+    async def late(events: Sequence[Event[dict[str, Any]]], tx: AsyncConnection) -> None:
+        nonlocal runs
+        runs += 1
+        if runs > 1:
+            return
+        await stubborn.stay()
+        try:
+            await tx.execute(text("INSERT INTO public.effect VALUES ('late', 0)"))
+        except Exception as error:  # noqa: BLE001 - that it raises is what is asked about
+            stubborn.late.append(error)
+        tried.set()
+
+    @consumer.projection("b-other")
+    async def other(events: Sequence[Event[dict[str, Any]]], tx: AsyncConnection) -> None:
+        stubborn.free.set()
+        await tried.wait()
+
+    await stage.send(name, Sent("a"))
+    worker = await stage.start(app)
+    await worker.until_counted("events", "b-other", "completed", n=1)
+    assert stubborn.late, "it was refused"
+    assert await stage.value("SELECT count(*) FROM public.effect") == 0
 
 
 async def test_a_stop_does_not_wait_for_a_handler_that_swallows_its_cancellation(
