@@ -42,7 +42,8 @@ class Learning:
     async def before(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run what looks records up, once everything was read, or that has taken too long."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._learned.wait(), FIRST_MAX_S)
+            async with asyncio.timeout(FIRST_MAX_S):
+                await self._learned.wait()
         self._failing.nothing_came_yet()
         await run()
 

@@ -174,7 +174,8 @@ class SlowWay:
                     self._start(group.create_task(self._take_up(rows[0])), rows)
                 await asyncio.sleep(LOOK_MIN_S)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), LOOK_S)
+                    async with asyncio.timeout(LOOK_S):
+                        await self._wake.wait()
 
     def _start(self, task: asyncio.Task[None], rows: Sequence[Failure]) -> None:
         self._running[task] = rows

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 import structlog
 
@@ -93,6 +93,10 @@ class Parts:
     dependencies: Dependencies
     parked: ParkedKeys
     examine: Callable[[Examine], Coroutine[Any, Any, None]]
+
+
+CANCEL_AGAIN_S: Final = 1.0
+"""What a task needs to end, cancelled: a rollback, mostly."""
 
 
 @final
@@ -210,12 +214,13 @@ class Worker:
         self.failed.set_result(fatal)
 
     async def cancel_all(self) -> None:
-        """End every task; what was in flight is undone by the database and read again."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        """End every task; what was in flight is undone by the database and read again. A task that goes on, because a
+        library lost its cancellation or because it was begun meanwhile, is cancelled again.
+        """
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(tuple(self._tasks), timeout=CANCEL_AGAIN_S)
         if self._timer is not None:
             self._timer.cancel()
 

@@ -220,7 +220,7 @@ async def _said(member: Member, event: str, times: int) -> bool:
 
 
 def _tail(member: Member) -> str:
-    return "\n".join(member.log().splitlines()[-30:])
+    return "\n".join(member.log().splitlines()[-100:])
 
 
 @asynccontextmanager

@@ -115,7 +115,8 @@ class RunningWorker:
     async def stop(self) -> int:
         """Ask it to stop, as SIGTERM does; its exit code."""
         self._stop.set()
-        return await asyncio.wait_for(self._running, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            return await self._running
 
     async def kill(self) -> None:
         """Cut it off wherever it stands: nothing is drained, committed or released."""

@@ -79,7 +79,8 @@ async def test_an_open_breaker_keeps_the_batch_undone_until_the_process_stops(de
     applier = desk.applier(await desk.declare("revenue", CONTINUE, Trouble()), breakers=breakers)
     events = [of(n, f"k{n}", permanent=True) for n in range(4)]
     applying = asyncio.create_task(applier.apply(batch(*events)))
-    await asyncio.wait_for(opened.wait(), 20)
+    async with asyncio.timeout(20):
+        await opened.wait()
     assert await desk.failures() == {}
     breakers.quiet()
     with pytest.raises(OwnershipLost):

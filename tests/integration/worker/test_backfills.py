@@ -267,7 +267,8 @@ async def test_a_window_that_ends_in_transaction_markers_ends(stage: Stage, topi
         planned = await who.plans(until=AGES)
         (part,) = planned.parts
         assert (part.start_offset, part.end_offset) == (0, 5)  # two records, a marker, an aborted one, a marker
-        run = await asyncio.wait_for(who.does(until=AGES), 30)
+        async with asyncio.timeout(30):
+            run = await who.does(until=AGES)
     assert facts(run) == (2, 2, 0, 0, 0)
     assert await effects(stage) == ["a", "b"]
 

@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,17 @@ class Operator:
     async def types(self, *arguments: str) -> Ended:
         """Run `tidegate dlq replay ...`."""
         return await asyncio.to_thread(tidegate, "dlq", "replay", *arguments, variables=self.variables)
+
+    async def types_at_once(self, *replays: Sequence[str]) -> list[Ended]:
+        """Run several; none of them gets to its first letter before each has begun."""
+        before = await self.count("count(*) FROM tidegate.replay")
+        async with self.graveyard.db.transaction() as conn:
+            await conn.execute(sa.text("LOCK TABLE tidegate.failure IN EXCLUSIVE MODE"))
+            ended = asyncio.gather(*(self.types(*replay) for replay in replays))
+            async with asyncio.timeout(PATIENCE_S):
+                while await self.count("count(*) FROM tidegate.replay") - before < len(replays):
+                    await asyncio.sleep(0.02)
+        return await ended
 
     async def count(self, what: str) -> int:
         """A number out of the database."""
@@ -106,7 +117,8 @@ async def test_a_replay_that_is_interrupted_goes_on_and_says_how(operator: Opera
 
 
 async def test_two_operators_who_replay_one_group_at_once_replay_each_letter_once(operator: Operator) -> None:
-    """In processes of their own: together they queue each letter once, and each is told its own part.
+    """In processes of their own, held until both have begun: together they queue each letter once, and each is told its
+    own part.
 
     Case: B39
     Parts: real (PostgreSQL, processes)
@@ -117,7 +129,8 @@ async def test_two_operators_who_replay_one_group_at_once_replay_each_letter_onc
     async with graveyard.db.transaction() as conn:
         (group,) = await grouped(conn, graveyard.t, Filter(handler="revenue"))
     replay = ("--group", group.name, "--reason", "both of us", "--rate", "400", "--yes", "--json")
-    both = await asyncio.gather(operator.types(*replay), operator.types(*replay))
+    both = await operator.types_at_once(replay, replay)
+    assert [ended.err for ended in both] == ["", ""]
     told = [json.loads(ended.out) for ended in both]
     assert sum(each["replayed"] for each in told) == 300, told
     assert {ended.code for ended in both} <= {0, 1, 3}, "a part for one of them, or nothing left"

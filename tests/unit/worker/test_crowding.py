@@ -7,11 +7,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from tidegate.consumers.client.ports import Chunk, Part, Taken
 from tidegate.consumers.engine.engine import Engine
 from tidegate.consumers.engine.policy import EnginePolicy
 from tidegate.consumers.health import HealthBoard
 from tidegate.consumers.metrics import Metrics
+from tidegate.consumers.worker import worker
 from tidegate.consumers.worker.worker import CHUNKS_WAITING_MAX, Parts, Worker
 from tidegate.inbox.clock import SystemClock
 from tidegate.inbox.event import Partition
@@ -67,6 +70,28 @@ async def test_what_waits_for_the_inbox_holds_the_client_back() -> None:
     desk.let_through(1)
     assert desk.told == ["pause", "resume"]
     await desk.worker.cancel_all()
+
+
+async def test_a_task_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a library may, whose `asyncio.wait_for` ends in the turn of the cancellation.
+
+    Red when: `Worker.cancel_all` cancels once
+    """
+    monkeypatch.setattr(worker, "CANCEL_AGAIN_S", 0.01)
+    desk, lost = Desk(), asyncio.Event()
+
+    async def goes_on() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            lost.set()
+        await asyncio.Event().wait()
+
+    task = desk.worker.spawn(goes_on())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await desk.worker.cancel_all()
+    assert (lost.is_set(), task.cancelled()) == (True, True)
 
 
 async def test_a_pause_is_ended_though_all_came_through_before_it() -> None:

@@ -47,7 +47,8 @@ async def test_work_begins_once_it_is_learned() -> None:
     waiting = asyncio.create_task(learns.before(run))
     await asyncio.sleep(0)
     database.answers.set()
-    await asyncio.wait_for(began.wait(), 10)
+    async with asyncio.timeout(10):
+        await began.wait()
     await waiting
     await learns.close()
 
@@ -58,7 +59,8 @@ async def test_nobody_waits_for_a_database_that_is_away_and_it_is_asked_again() 
     async def run() -> None:
         began.set()
 
-    await asyncio.wait_for(learns.before(run), 10)
+    async with asyncio.timeout(10):
+        await learns.before(run)
     going_on = asyncio.create_task(learns.run())
     await asyncio.sleep(0)
     assert (began.is_set(), going_on.done()) == (True, False)
@@ -78,4 +80,28 @@ async def test_work_begins_also_where_it_cannot_be_learned_in_time(monkeypatch: 
 
     await learns.before(run)
     assert (database.answers.is_set(), began.is_set()) == (False, True)
+    await learns.close()
+
+
+@dataclass
+class Refusing(Silent):
+    """A database that is away at once."""
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        raise ConnectionRefusedError
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_stop_in_the_turn_in_which_it_is_learned_is_a_stop(turns: int) -> None:
+    """What looks records up would never end: the stop hangs.
+
+    Red when: `Learning.before` waits by asyncio.wait_for
+    """
+    learns = Learning(Store(cast("Database", Refusing()), tables()), [1])
+    waiting = asyncio.create_task(learns.before(asyncio.Event().wait))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait((waiting,), timeout=10)
+    assert waiting.cancelled()
     await learns.close()
