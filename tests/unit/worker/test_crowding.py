@@ -73,10 +73,7 @@ async def test_what_waits_for_the_inbox_holds_the_client_back() -> None:
 
 
 async def test_a_task_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a library may, whose `asyncio.wait_for` ends in the turn of the cancellation.
-
-    Red when: `Worker.cancel_all` cancels once
-    """
+    """As a library may, whose `asyncio.wait_for` ends in the turn of the cancellation."""
     monkeypatch.setattr(worker, "CANCEL_AGAIN_S", 0.01)
     desk, lost = Desk(), asyncio.Event()
 

@@ -93,12 +93,13 @@ class Refusing(Silent):
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_stop_in_the_turn_in_which_it_is_learned_is_a_stop(turns: int) -> None:
-    """What looks records up would never end: the stop hangs.
-
-    Red when: `Learning.before` waits by asyncio.wait_for
-    """
+    """With `asyncio.wait_for` the cancellation is lost, what looks records up never ends, and the stop hangs."""
     learns = Learning(Store(cast("Database", Refusing()), tables()), [1])
-    waiting = asyncio.create_task(learns.before(asyncio.Event().wait))
+
+    async def run() -> None:
+        await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(learns.before(run))
     for _ in range(turns):
         await asyncio.sleep(0)
     waiting.cancel()
