@@ -116,6 +116,18 @@ class Postponed:
 
 Decision: TypeAlias = Lost | Fatal | ReviewNow | Postponed | DependencyAway | Transient | DeadNow | SkipNow
 
+
+@final
+class Said(Exception):
+    """What a function returned where only what it raises is looked into: it says its decision itself, and no rule is
+    asked.
+    """
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+        super().__init__(decision.because)
+
+
 RANKS: Final = (Lost, Fatal, ReviewNow, Postponed, DependencyAway, Transient, DeadNow, SkipNow)
 """Of an exception group the decision that stands first here counts. Waiting wins over dying, because a wait is bounded
 and a dead letter next to an outage is usually its victim; not knowing wins over both, because to try again is to guess;

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from ..inbox.errors import FatalError
 from ..inbox.event import Record
 from ..inbox.outcome import Dead, Handled, Outcome, Reason, Retry, Skipped, Unknown
-from .decisions import DeadNow, Fatal, Transient
+from .decisions import DeadNow, Fatal, ReviewNow, Said, SkipNow, Transient
 from .failure_text import CHAIN_MAX, alone, dead, exception_type, safe_text
 from .retry import is_wait
 
@@ -42,12 +42,33 @@ def outcome_of(value: object, record: Record | None = None) -> Outcome:
             return _nonsense(value)
 
 
+def said(value: Skipped | Retry | Dead | Unknown, record: Record | None = None) -> Said:
+    """The same outcome as an error, of what a function returned for one event or for many, by which many are searched.
+
+    >>> said(Skipped("switched off")).decision
+    SkipNow(because='switched off', led_by=LedBy(line='', rule=0))
+    """
+    match outcome_of(value, record):
+        case Skipped(why):
+            return Said(SkipNow(why or Skipped().why))
+        case Retry(why, after_s):
+            return Said(Transient(after_s=after_s, because=why))
+        case Unknown(why):
+            return Said(ReviewNow(why))
+        case Dead(reason, why):
+            return Said(DeadNow(reason, why))
+        case Handled():
+            raise AssertionError("it says nothing")
+
+
 def dead_by(decision: DeadNow | Transient, exc: BaseException, record: Record) -> Dead:
     """The outcome of `record` that `exc` led to: dead at once, or because no further attempt is due.
 
     Where a rule decided, its reason stands before the exception's own message.
     """
     reason = decision.reason if isinstance(decision, DeadNow) else decision.exhausted
+    if isinstance(exc, Said):  # nothing was raised
+        return Dead(reason, _told(decision.because, (record.key, record.value)))
     return dead(reason, exc, record, decision.because if decision.led_by.rule else "")
 
 

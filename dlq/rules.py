@@ -33,6 +33,7 @@ from .decisions import (
     Lost,
     Postponed,
     ReviewNow,
+    Said,
     SkipNow,
     Transient,
     rank,
@@ -68,6 +69,8 @@ def decide(
             statements raised: a rule speaks of the handler.
         now: the wall clock, for a Retry-After that is a date without the answer's own date beside it.
     """
+    if isinstance(exc, Said):
+        return exc.decision
     if absolute := [(line, link) for link in _all_links(exc) for line in _absolute_of(type(link))]:
         for line, link in sorted(absolute, key=lambda pair: ABSOLUTE.index(pair[0])):
             if (decision := _of_line(line, link, now)) is not None:

@@ -12,12 +12,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..dlq.guard import HandlerRaised, Raised, guarded
+from ..dlq.outcomes import said
 from ..inbox.checkpoint import Move
 from ..inbox.database import give_up
 from ..inbox.errors import FatalError
 from ..inbox.event import Event, Partition
 from ..inbox.holding import Holding
 from ..inbox.outbox import NewOutgoing
+from ..inbox.outcome import Dead, Handled, Retry, Skipped, Unknown
 from ..inbox.points import Point, reach
 from .keeping import kept_open
 from .projection import Projection
@@ -80,16 +82,18 @@ class BoundProjection:
         reach(Point.AFTER_HANDLER, self.name)
         if constraints_now:
             await _check_constraints(conn)
-        return Projected(tuple(outcome.value.outgoing), self._stale(outcome.value.returned))
+        return Projected(tuple(outcome.value.outgoing), self._stale(outcome.value.returned, events))
 
-    def _stale(self, returned: object) -> int:
-        if returned is None:
+    def _stale(self, returned: object, events: Events) -> int:
+        if returned is None or isinstance(returned, Handled):
             return 0
+        if isinstance(returned, Skipped | Retry | Dead | Unknown):
+            raise HandlerRaised(said(returned, events[0].record if len(events) == 1 else None))
         if isinstance(returned, int) and not isinstance(returned, bool) and returned >= 0:
             return returned
         raise FatalError(
             f"the projection {self.name!r} returned a {type(returned).__name__}",
-            fix="return nothing, or the number of events that came too late to change anything",
+            fix="return nothing, the number of events that came too late to change anything, or an outcome for them all",
         )
 
 

@@ -21,7 +21,7 @@ from ..dlq.fates import PENDING_EFFECT, RETRY, REVIEW, UNKNOWN_EFFECT, ForReview
 from ..dlq.outcomes import dead_by
 from ..dlq.policy import FailurePolicy
 from ..dlq.retry import RetryState
-from ..dlq.rules import DeadNow, Decision, Postponed, ReviewNow, SkipNow, Transient
+from ..dlq.rules import DeadNow, Decision, Postponed, ReviewNow, Said, SkipNow, Transient
 from ..inbox.clock import Clock
 from ..inbox.event import Event
 from ..inbox.failure_rows import Verdict
@@ -252,5 +252,7 @@ class Search:
 
 
 def _text(reason: str | Reason, event: Event[Any], error: Exception) -> Verdict:
+    if isinstance(error, Said):
+        return Verdict(reason, str(error))
     text = describe(error, (event.record.key, event.record.value))
     return Verdict(reason, text.message, text.type, text.stack_digest)

@@ -15,7 +15,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.services.topics import Topic
 from tests.support.desk import Do, at_desk, letters, write
 from tests.support.running import Sent, Stage, note, reader, table_of
-from tidegate.consumers import App, BlockingContext, BlockingTx, CallNext, Event, Handling, Skipped
+from tidegate.consumers import (
+    App,
+    BlockingContext,
+    BlockingTx,
+    CallNext,
+    Dead,
+    Event,
+    Handling,
+    Reason,
+    Retry,
+    Skipped,
+    Unknown,
+)
 
 
 @dataclass
@@ -130,6 +142,51 @@ async def test_it_may_answer_in_the_handlers_place_or_fail_the_event(stage: Stag
     assert {row[0]: row[2] for row in await stage.failures("do")} == {"raised": "rejected", "twice": "rejected"}
     said = await stage.value("SELECT message FROM tidegate.failure WHERE id_text = 'twice'")
     assert "call_next is called once" in said
+
+
+async def test_what_it_returns_for_a_projections_batch_is_found_event_by_event(stage: Stage, topic: Topic) -> None:
+    """An outcome for many is searched for whose it is, as a failure is: the others of the batch are applied.
+
+    Case: B37
+    Parts: real (Kafka, PostgreSQL)
+    Red when: projections/batch.py's _stale takes an outcome for nonsense
+    """
+    name = topic()
+    app = reader(name)
+    (consumer,) = app.consumers.values()
+    letters(app, topic)
+    await table_of(stage)
+    outcomes: dict[str, list[object]] = {
+        "skipped": [Skipped("turned off")] * 100,
+        "dead": [Dead(Reason.REJECTED, "not this one")] * 100,
+        "later": [Retry("once more", after_s=0.01)],
+        "unknown": [Unknown("nobody knows")] * 100,
+    }
+
+    @app.middleware
+    async def gate(ctx: Handling, call_next: CallNext) -> object:
+        for event in ctx.events:
+            said = outcomes.get(event.id_text, [])
+            if said and (len(ctx.events) == 1 or not isinstance(said[0], Retry)):
+                return said.pop()
+        return await call_next()
+
+    @consumer.projection("noted", batch_wait_ms=300)
+    async def noted(events: Sequence[Event[dict[str, Any]]], tx: AsyncConnection) -> None:
+        await note(events, tx)
+
+    worker = await stage.ready(app)
+    ids = ("a", "skipped", "b", "dead", "later", "unknown", "c")
+    await stage.send(name, *(Sent(id_, {"n": 1}, key=id_.encode()) for id_ in ids))
+    await worker.until(lambda: worker.events("noted", "completed") == 4)
+    await worker.until(lambda: worker.events("noted", "failed") == 1 and worker.events("noted", "unknown") == 1)
+    assert worker.events("noted", "skipped") == 1
+    assert sorted(await stage.rows("SELECT id FROM public.effect")) == [("a",), ("b",), ("c",), ("later",)]
+    rows = "SELECT id_text, state, reason, message, exception_type FROM tidegate.failure ORDER BY id_text"
+    assert await stage.rows(rows) == [
+        ("dead", "dead", "rejected", "not this one", ""),
+        ("unknown", "unknown", "review", "nobody knows", ""),
+    ]
 
 
 async def test_the_deadline_is_for_the_middleware_too(stage: Stage, topic: Topic) -> None:
