@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, final
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -23,6 +25,9 @@ FRAMES_MAX: Final = 20
 CANCEL_MAX_S: Final = 5.0
 """A function that is cancelled gives back what it holds, which takes moments. One that still runs five seconds later
 swallows its cancellation or hangs in a `finally`; its key waits meanwhile, and behind a projection its partitions."""
+
+STEP_MIN_S: Final = 0.05
+"""How often it is looked whether a function whose time is over still waits for what is not its own."""
 
 log = structlog.get_logger("tidegate.events")
 
@@ -83,8 +88,9 @@ async def guarded(call: Awaitable[T], deadline_s: float, calls: OpenCalls | None
 async def past_deadline(
     task: asyncio.Future[T], deadline_s: float, calls: OpenCalls | None = None
 ) -> Returned[T] | Raised:
-    """What `guarded` does with a function whose time is over."""
+    """What `guarded` does with a function whose time is over, unless it was not its own time (`not_counted`)."""
     try:
+        await _whole_time(task)
         closed = task.done() or await _calls_closed(task, calls)
     except asyncio.CancelledError:
         await call_off(task, calls)
@@ -101,6 +107,46 @@ async def past_deadline(
         task.add_done_callback(looked_at)
     error = DeadlineError(f"no end after {deadline_s:g} s; it stood at {where}", stood_at)
     return Raised(error, timed_out=True, alive=not task.done())
+
+
+@contextmanager
+def not_counted() -> Generator[None]:
+    """What the function that runs waits for in here is no time of its own: its deadline moves by as much."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None, "a function runs in a task"
+    wait = _waits.setdefault(task, _Wait())
+    wait.since_s = loop.time()
+    try:
+        yield
+    finally:
+        wait.total_s += loop.time() - wait.since_s
+        wait.since_s = None
+
+
+@final
+class _Wait:
+    """Of one function."""
+
+    def __init__(self) -> None:
+        self.total_s = 0.0
+        self.since_s: float | None = None
+
+
+_waits: Final[WeakKeyDictionary[asyncio.Future[Any], _Wait]] = WeakKeyDictionary()
+"""Only of those that ever waited."""
+
+
+async def _whole_time(task: asyncio.Future[Any]) -> None:
+    """The function's deadline is over: return once it is done, or had as much time as it has waited."""
+    wait, given_s, loop = _waits.get(task), 0.0, asyncio.get_running_loop()
+    while wait is not None and not task.done():
+        waiting_s = 0.0 if wait.since_s is None else loop.time() - wait.since_s
+        owed_s = wait.total_s + waiting_s - given_s
+        if owed_s <= 0:
+            return
+        step_s = owed_s if wait.since_s is None else max(owed_s, STEP_MIN_S)
+        await _until(task, step_s)
+        given_s += step_s
 
 
 async def call_off(task: asyncio.Future[Any], calls: OpenCalls | None = None) -> None:

@@ -93,7 +93,7 @@ class BoundProjection:
             return returned
         raise FatalError(
             f"the projection {self.name!r} returned a {type(returned).__name__}",
-            fix="return nothing, the number of events that came too late to change anything, or an outcome for them all",
+            fix="return nothing, the number of events that came too late to change anything, or an outcome for all",
         )
 
 

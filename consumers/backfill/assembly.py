@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final, final
@@ -48,6 +47,7 @@ from ..worker.publishing import RECORD_BYTES_MAX, Encoder
 from ..worker.registering import refuse_missing
 from ..worker.rejects import RejectRows
 from ..worker.run import MESSAGE_BYTES_MAX, letter_limits, open_codec, schema_id_of
+from ..worker.threads import Threads
 from ..worker.watching import Running as Handling
 from ..worker.worker import POSTGRESQL
 from .reading import WindowReader
@@ -127,8 +127,8 @@ async def hands(
     async with AsyncExitStack() as stack:
         await making.sync()
         resources = await stack.enter_async_context(ground.app.open_resources())
-        threads = ThreadPoolExecutor(ground.settings.worker.handler_threads_max, "tidegate-handler")
-        stack.callback(threads.shutdown, wait=False, cancel_futures=True)
+        threads = Threads(ground.settings.worker.handler_threads_max)
+        stack.callback(threads.close)
         mediator = Mediator(ground.app, resources, threads)
         refuse_missing(ground.app, ground.consumer, mediator)
         if target.projection is not None:

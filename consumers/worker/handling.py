@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol, final
@@ -26,6 +25,7 @@ from ..injection import Wants, pick
 from ..routing import class_of
 from .publishing import Publication
 from .session import LazySession
+from .threads import Threads
 from .transaction import BlockingTx
 
 NO_SESSION_IN_THREADS: Final = (
@@ -202,7 +202,7 @@ class NothingToDo:
 class Mediator:
     """Makes a command out of an event and hands it to its one handler, with the resources that it wants."""
 
-    def __init__(self, app: App, resources: tuple[object, ...], threads: Executor) -> None:
+    def __init__(self, app: App, resources: tuple[object, ...], threads: Threads) -> None:
         self._handlers: Mapping[type, HandlerFunction] = app.handlers
         self._resources = resources
         self._overrides = app.overrides
@@ -288,7 +288,7 @@ class Mediator:
         given = [tx if isinstance(subject, AsyncConnection) else subject for subject in subjects]
         here = contextvars.copy_context()  # what a middleware bound for the log is bound in the thread too
         carried_out = partial(_in_thread, lambda: function(*given, **arguments))
-        return await loop.run_in_executor(self._threads, lambda: here.run(carried_out))
+        return await self._threads.run(_name_of(function), lambda: here.run(carried_out))
 
     def _is_async(self, function: Callable[..., Any]) -> bool:
         """Whether it is `async def`; looked at once for each function."""
@@ -331,6 +331,11 @@ class Mediator:
             except TypeError as error:
                 problems.append(str(error))
         return problems
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """As a log shows it; a partial or an instance has no name of its own."""
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _in_thread(call: Callable[[], Any]) -> Any:

@@ -42,7 +42,8 @@ class Places:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back()  # it was handed over just now
+                if turn.exception() is None:
+                    self.give_back()  # it was handed over just now
             else:
                 with suppress(ValueError):  # passed over already
                     self._waiting.remove(turn)
@@ -67,6 +68,13 @@ class Places:
                 turn.set_result(None)
                 return
         self._free += 1
+
+    def refuse(self, error: Exception) -> None:
+        """No place comes free: whoever waits is told so."""
+        waiting, self._waiting = self._waiting, deque()
+        for turn in waiting:
+            if not turn.done():
+                turn.set_exception(error)
 
 
 @final

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Final, final
 
@@ -70,6 +69,7 @@ from .sealing import Sealer
 from .slow_way import SlowWay
 from .solo import Solo
 from .suspects import Suspects
+from .threads import Threads
 from .topics import TopicWatch
 from .watching import LoopWatch, Running
 from .worker import POSTGRESQL, Parts, Worker
@@ -99,8 +99,8 @@ async def run_consumer(
         learning = Learning(store, registered.handler_ids.values())
         stack.push_async_callback(learning.close)
         resources = await stack.enter_async_context(app.open_resources())
-        threads = ThreadPoolExecutor(settings.worker.handler_threads_max, "tidegate-handler")
-        stack.callback(threads.shutdown, wait=False, cancel_futures=True)
+        threads = Threads(settings.worker.handler_threads_max)
+        stack.callback(threads.close)
         mediator = Mediator(app, resources, threads)
         refuse_missing(app, consumer, mediator)
         letters = await asyncio.to_thread(letter_limits, settings, consumer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from tidegate.consumers import App
 from tidegate.consumers.worker.effects import asker
 from tidegate.consumers.worker.handling import Mediator
 from tidegate.consumers.worker.reconciling import DUE_MAX, NOTHING, Reconciler
+from tidegate.consumers.worker.threads import Threads
 from tidegate.dlq import review_cases
 from tidegate.inbox.clock import Clock, ManualClock, SystemClock
 from tidegate.inbox.database import Database, DatabaseSettings
@@ -65,7 +66,7 @@ def ask_blocking(asked: Asked, provider: Provider) -> Any:
 class World:
     """A database with cases, a provider, and reconcilers that a test starts."""
 
-    def __init__(self, desk: ReviewDesk, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, desk: ReviewDesk, threads: Threads) -> None:
         self.desk = desk
         self.provider = Provider()
         self.told: list[Waiting] = []
@@ -116,7 +117,7 @@ async def world(migrated_url: str) -> AsyncIterator[World]:
     """A migrated database, empty."""
     t = tables()
     database = Database(migrated_url, member="test", settings=DatabaseSettings(pool_max=4, tx_pool_max=1))
-    with ThreadPoolExecutor(2) as threads:
+    with closing(Threads(2)) as threads:
         async with database.transaction() as conn:
             handlers = await register_handlers(conn, t, "billing", ["revenue", "invoices"])
         made = World(ReviewDesk(Graveyard(database, t, handlers)), threads)

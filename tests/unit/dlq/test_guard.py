@@ -11,7 +11,7 @@ import pytest
 
 from tidegate.dlq import guard
 from tidegate.dlq.failure_text import describe
-from tidegate.dlq.guard import Raised, guarded
+from tidegate.dlq.guard import Raised, Returned, guarded, not_counted
 
 
 async def stuck() -> None:
@@ -69,3 +69,29 @@ async def test_a_function_that_its_cancellation_does_not_end_is_left_to_itself(
     assert not ended.is_set()
     free.set()
     await ended.wait()
+
+
+async def test_what_a_function_waits_for_that_is_not_its_own_is_no_time_of_its_own() -> None:
+    """It has its whole time behind that: here it ends in it."""
+    loop = asyncio.get_running_loop()
+    free = loop.create_future()
+    loop.call_later(0.2, free.set_result, None)
+
+    async def call() -> str:
+        with not_counted():
+            await free
+        await asyncio.sleep(0.001)
+        return "done"
+
+    assert await guarded(call(), 0.05) == Returned("done")
+
+
+async def test_behind_that_its_deadline_is_what_it_was() -> None:
+    async def call() -> None:
+        with not_counted():
+            await asyncio.sleep(0.05)
+        await asyncio.Event().wait()
+
+    outcome = await guarded(call(), 0.01)
+    assert isinstance(outcome, Raised)
+    assert outcome.timed_out

@@ -116,3 +116,19 @@ async def test_no_place_is_lost_and_none_is_made(steps: list[tuple[str, int]]) -
     for _ in range(held):
         places.give_back()
     assert [places.take() for _ in range(4)] == [True, True, True, False]
+
+
+async def test_who_is_cancelled_as_it_is_refused_gives_no_place_back() -> None:
+    places = Places(1)
+    assert places.take()
+    refused, gone = (asyncio.create_task(places.wait()) for _ in range(2))
+    await asyncio.sleep(0)
+    places.refuse(ValueError("none comes free"))
+    gone.cancel()
+    await asyncio.wait((refused, gone))
+    assert isinstance(refused.exception(), ValueError)
+    assert gone.cancelled()
+    assert not places.take()
+    places.give_back()
+    assert places.take()
+    assert not places.take()
