@@ -173,6 +173,8 @@ class Completer:
                 continue
             self._report(group)
             self._hold(group.held)
+            for lane in {lane for member in group.over if (lane := member.lane) is not None}:
+                self._parked.taken_back(lane)
             members = self._admitted(group.again) + self._dying(group.over)
 
     def _dying(self, over: list[Completion]) -> list[Completion]:

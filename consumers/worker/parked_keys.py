@@ -6,8 +6,9 @@ which it was made, so an event whose look-up was made before its key was parked 
 1. A slice is looked up: its key is not parked. 2. An earlier event of the key fails, and the decision to park it falls.
 3. Its row is committed, its place in the lane is free, and the event of the slice is next.
 
-So from the decision on the key counts as parked for every event that was looked up before the commit, told by offsets:
-below `until` of its partition it queues up, from there on its own look-up, which saw the row, decides. Queueing up is
+So from the decision on the key counts as parked, and behind the commit for every event that was looked up before it,
+told by offsets: below `until` of its partition it queues up, from there on its own look-up, which saw the row, decides.
+A decision that comes to nothing (there is no room for the row, and the event is dead) is taken back. Queueing up is
 always right, also where the key was released meanwhile: then the event is a queue of one. An entry is forgotten once
 everything below `until` is done, so that this never holds more keys than there are in the window.
 """
@@ -18,9 +19,6 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, final
 
 from ...inbox.event import Partition
-
-DECIDED: Final = 2**63 - 1
-"""Above every offset: the row is not committed yet, so no look-up can have seen it."""
 
 SWEPT_AT_MIN: Final = 1_000
 """Entries below this number are not worth a look through them."""
@@ -44,6 +42,8 @@ class ParkedKeys:
 
     def __init__(self, point: Point) -> None:
         self._point = point
+        self._decided: dict[Lane, set[Partition]] = {}
+        """Where their events came from: no row is committed yet, so no look-up can have seen it."""
         self._until: dict[Lane, dict[Partition, int]] = {}
         self._looked_up: dict[Partition, int] = {}
         self._sweep_at = SWEPT_AT_MIN
@@ -58,28 +58,26 @@ class ParkedKeys:
 
     def decided(self, lane: Lane, partition: Partition) -> None:
         """An event of this lane will be parked."""
-        self._raise(lane, partition, DECIDED)
+        self._decided.setdefault(lane, set()).add(partition)
+
+    def taken_back(self, lane: Lane) -> None:
+        """It will not: what was known before is true still."""
+        self._decided.pop(lane, None)
 
     def committed(self, lanes: Iterable[Lane]) -> None:
         """The rows of these lanes are durable: a look-up that begins now sees them."""
         for lane in lanes:
-            places = self._until.get(lane)
-            if places is None:
-                continue
-            for partition, next_offset in self._looked_up.items():
-                if partition.topic == lane.topic:
-                    places[partition] = next_offset
-            for partition in [known for known, until in places.items() if until == DECIDED]:
-                del places[partition]
+            if self._decided.pop(lane, None) is not None or lane in self._until:
+                self._raise_looked_up(lane)
         if len(self._until) >= self._sweep_at:
             self._sweep()
 
     def holds(self, lane: Lane, partition: Partition, offset: int) -> bool:
         """Whether the event at `offset` has to queue up."""
+        if lane in self._decided:
+            return True
         places = self._until.get(lane)
-        if places is None:
-            return False
-        return DECIDED in places.values() or offset < places.get(partition, 0)
+        return places is not None and offset < places.get(partition, 0)
 
     def drop(self, partition: Partition) -> None:
         """The partition is not ours any more: what comes of it later is looked up anew.
@@ -87,17 +85,25 @@ class ParkedKeys:
         Whether what was decided got committed nobody knows then: the key's events of other partitions queue up.
         """
         self._looked_up.pop(partition, None)
-        for lane, places in self._until.items():
-            if places.pop(partition, None) == DECIDED:
-                for other, next_offset in self._looked_up.items():
-                    if other.topic == lane.topic:
-                        places[other] = max(places.get(other, 0), next_offset)
+        for places in self._until.values():
+            places.pop(partition, None)
+        for lane in [lane for lane, partitions in self._decided.items() if partition in partitions]:
+            self._decided[lane].discard(partition)
+            if not self._decided[lane]:
+                del self._decided[lane]
+            self._raise_looked_up(lane)
 
     def __bool__(self) -> bool:
-        return bool(self._until)
+        return bool(self._until or self._decided)
 
     def __len__(self) -> int:
-        return len(self._until)
+        return len(self._until.keys() | self._decided.keys())
+
+    def _raise_looked_up(self, lane: Lane) -> None:
+        """Whatever of its topic was looked up so far may not have seen the row."""
+        for partition, next_offset in self._looked_up.items():
+            if partition.topic == lane.topic:
+                self._raise(lane, partition, next_offset)
 
     def _raise(self, lane: Lane, partition: Partition, until: int) -> None:
         places = self._until.setdefault(lane, {})
@@ -108,7 +114,7 @@ class ParkedKeys:
         for lane, places in list(self._until.items()):
             for partition, until in list(places.items()):
                 point = self._point(lane.handler_id, partition)
-                if until != DECIDED and (point is None or point >= until):
+                if point is None or point >= until:
                     del places[partition]
             if not places:
                 del self._until[lane]

@@ -39,6 +39,14 @@ def of_key(key: str, n: int) -> list[Sent]:
     return [Sent(f"{key}{i}", {"n": i, "bad": i == 0}, key=key.encode()) for i in range(n)]
 
 
+async def due_now(stage: Stage) -> None:
+    """What waits is tried at once."""
+    await stage.execute(
+        "UPDATE tidegate.failure SET due = clock_timestamp() WHERE state = 'queued'",
+        "UPDATE tidegate.parked_key SET head_due = clock_timestamp() WHERE head_due IS NOT NULL",
+    )
+
+
 async def states(stage: Stage) -> list[tuple[Any, ...]]:
     return await stage.rows("SELECT id_text, state, reason FROM tidegate.failure ORDER BY record_offset")
 
@@ -71,15 +79,26 @@ async def test_beyond_the_limit_of_a_key_newcomers_wait_in_memory_and_go_on_when
     await worker.until_counted("events", "do", "completed", n=1)
     assert await stage.checkpoints("do") == {0: 3}
     trouble.is_there = False
-    await stage.execute(
-        "UPDATE tidegate.failure SET due = clock_timestamp() WHERE state = 'queued'",
-        "UPDATE tidegate.parked_key SET head_due = clock_timestamp() WHERE head_due IS NOT NULL",
-    )
+    await due_now(stage)
     await worker.until_counted("events", "do", "completed", n=7)
     assert await states(stage) == []
     assert [row[0] for row in await stage.rows("SELECT id FROM public.effect WHERE id LIKE 'a%'")] == [
         f"a{n}" for n in range(6)
     ]
+
+
+async def test_events_behind_one_that_is_dead_of_a_limit_run(stage: Stage, topic: Topic) -> None:
+    """Its key is not parked, so those behind it are tried: they died of the limit too, one after the other.
+
+    Case: B32
+    Parts: real (Kafka, PostgreSQL)
+    Red when: consumers/worker/completing.py's _flush does not take back what was decided
+    """
+    app, name, _ = await world(stage, topic, parked_max=1, at_limit="dead")
+    await stage.send(name, Sent("first", {"bad": True}, key=b"f"), *of_key("a", 3))
+    worker = await stage.ready(app)
+    await worker.until_counted("events", "do", "completed", n=2)
+    assert [row[:2] for row in await states(stage)] == [("first", "queued"), ("a0", "dead")]
 
 
 async def test_who_waits_beyond_a_limit_holds_no_stop_up_and_is_read_again(stage: Stage, topic: Topic) -> None:
@@ -111,10 +130,7 @@ async def test_letters_for_which_the_queue_has_no_room_are_held_back_by_the_brea
     assert await worker.stop() == 0
     assert (await stage.checkpoints("do"))[0] <= 15, "no offset passes what is not saved"
     trouble.is_there = False
-    await stage.execute(
-        "UPDATE tidegate.failure SET due = clock_timestamp() WHERE state = 'queued'",
-        "UPDATE tidegate.parked_key SET head_due = clock_timestamp() WHERE head_due IS NOT NULL",
-    )
+    await due_now(stage)
     again = await stage.ready(app)
     await again.until_counted("events", "do", "completed", n=295)
     assert await stage.rows(counted) == [("dead", 5)]
@@ -135,10 +151,7 @@ async def test_reading_pauses_before_the_limit_of_a_handler_and_health_says_so(s
     await worker.until(lambda: worker.metrics.value("partitions_paused", "dependency") == 1)
     assert worker.events("do", "completed") == 0
     trouble.is_there = False
-    await stage.execute(
-        "UPDATE tidegate.failure SET due = clock_timestamp() WHERE state = 'queued'",
-        "UPDATE tidegate.parked_key SET head_due = clock_timestamp() WHERE head_due IS NOT NULL",
-    )
+    await due_now(stage)
     await worker.until_counted("events", "do", "completed", n=13)
     assert worker.board.ready().ok
 

@@ -45,6 +45,16 @@ def test_what_a_look_up_found_counts_for_its_own_events_and_those_before() -> No
     assert not parked.holds(LANE, P0, 30)
 
 
+def test_a_decision_that_comes_to_nothing_leaves_what_was_known() -> None:
+    parked = keys()
+    parked.found(LANE, P0, 30)
+    parked.decided(LANE, P0)
+    assert parked.holds(LANE, P0, 30)
+    parked.taken_back(LANE)
+    assert [parked.holds(LANE, P0, offset) for offset in (29, 30)] == [True, False]
+    assert not parked.holds(LANE, P4, 3)
+
+
 def test_a_lost_partition_leaves_its_keys_parked_elsewhere() -> None:
     """Whether the row got committed is not known then: queueing up is right in both cases."""
     parked = keys()
