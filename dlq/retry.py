@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from ..inbox.errors import ConfigurationError, Problem
@@ -74,15 +74,16 @@ class RetryState:
         now_s: float = 0.0,
         last_failed_at: datetime.datetime | None = None,
     ) -> RetryState:
-        """The state that a queued row tells, taken up at `now`.
+        """The state that a queued row tells, taken up for its next attempt.
 
         Args:
             attempts: all that were made, of earlier rounds too.
             class_attempts: those of this round that ended in `exception_type`; 0 begins a new round.
             exception_type: the class's full name.
             first_failed_at: when this round began.
-            now: the wall clock, which may have been put back: what passed by the last failure stays passed, so the age
-                bound is reached later by as much at the most, and nothing is given up before its next attempt.
+            now: the wall clock, or when it was due where it comes late. It may have been put back: what passed by the
+                last failure stays passed, so the age bound is reached later by as much at the most, and nothing is
+                given up before its next attempt.
             now_s: the same moment on the monotonic clock.
             last_failed_at: the latest failure, if it is known.
         """
@@ -91,6 +92,14 @@ class RetryState:
         latest = max(now, first_failed_at, last_failed_at or first_failed_at)
         age_s = (latest - first_failed_at).total_seconds()
         return cls(exception_type, class_attempts, attempts, now_s - age_s, now_s)
+
+    def spared(self, seconds: float) -> RetryState:
+        """The state behind a time in which nothing could be tried (a dependency was away): it does not count.
+
+        >>> RetryState().failed("TimeoutError", 10.0).spared(3_600.0).failed("TimeoutError", 3_611.0).age_s
+        1.0
+        """
+        return replace(self, first_failed_s=self.first_failed_s + seconds) if self.attempts else self
 
     @property
     def age_s(self) -> float:
@@ -110,7 +119,8 @@ class RetryPolicy:
         factor: how much the bound grows with each try. 2: the usual doubling.
         cap_s: upper bound of any one wait. 30 s: a person who watches still sees something happen.
         age_max_s: seconds from the first failure after which no new try starts. 300 s, the broker's default poll
-            interval: what has not healed by then is not a hiccup.
+            interval: what has not healed by then is not a hiccup. What passed while nothing could be tried (a
+            dependency was away, no worker ran) does not count.
         in_place_max_s: a longer wait is spent as a row in the queue instead of in memory. 1 s: the time between two
             looks of the queue, below which a row would only be late.
 

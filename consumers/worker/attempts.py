@@ -98,7 +98,9 @@ class Attempts:
                 error, rules = raised.error, subject.policy.rules
             except STORE_ERRORS as store_error:  # our own statements: the rules speak of the handler
                 error, rules = store_error, ()
+            failed_s = self._clock.monotonic_s()
             decision = await self._decision(error, subject.event, rules)
+            state = state.spared(self._clock.monotonic_s() - failed_s)
             if decision is None:
                 continue
             state, settled = await self._judge(subject, decision, error, state)

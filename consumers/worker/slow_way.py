@@ -428,8 +428,11 @@ class SlowWay:
         self._ends.done([one], PROJECTION, started_s, status)
 
     def _history(self, row: Failure) -> RetryState:
-        """What the row tells of its attempts: those of this round count, a replay begins a new one."""
+        """What the row tells of its attempts: those of this round count, a replay begins a new one. That it is taken up
+        late, because nobody ran or its key was held, does not count.
+        """
         since, now, now_s = row.retrying_since or row.last_failed_at, self._clock.now(), self._clock.monotonic_s()
+        now = min(now, row.due or now)
         tries = row.class_attempts if row.retrying_since is not None else 0
         latest = row.last_failed_at
         return RetryState.of_row(

@@ -13,7 +13,7 @@ from tests.integration.worker.test_parking import LATER, effects, parking, until
 from tests.services.topics import Topic
 from tests.support.desk import Do, at_desk, letters, write
 from tests.support.running import RunningWorker, Sent, Stage, reader, table_of
-from tidegate.consumers import Context, Event, TransientError
+from tidegate.consumers import Context, Event, RetryPolicy, TransientError
 from tidegate.consumers.worker import rested_rows
 
 
@@ -161,6 +161,39 @@ async def test_a_queued_command_that_came_back_well_waits_for_a_database_that_is
     await worker.until_counted("events", "do", "completed", n=1)
     assert desk.calls == {"a": 2}
     assert await stage.failures() == []
+
+
+async def test_the_time_in_which_no_worker_ran_is_not_counted_among_the_age_of_a_retry(
+    stage: Stage, topic: Topic
+) -> None:
+    """It was to be tried again three days ago, and nobody was there: it has the tries that it would have had then.
+
+    Case: B34
+    Parts: real (PostgreSQL, Kafka)
+    Red when: consumers/worker/slow_way.py's _history asks what time it is now, not when the row was due
+    """
+    await table_of(stage)
+    name = topic(partitions=1)
+    far = RetryPolicy(attempts_max=9, base_s=600.0, cap_s=600.0, age_max_s=7_200.0, in_place_max_s=0.0)
+    app, desk, _ = parking(name, "a", retry=far)
+    letters(app, topic)
+    worker = await stage.ready(app)
+    await stage.send(name, Sent("a", key=b"k"))
+    await until_states(stage, worker, {"a": "queued"})
+    await worker.stop()
+    await stage.execute(
+        "UPDATE tidegate.failure SET first_failed_at = now() - interval '73 hours',"
+        " retrying_since = now() - interval '73 hours', last_failed_at = now() - interval '73 hours',"
+        " due = now() - interval '72 hours'",
+        "UPDATE tidegate.parked_key SET head_due = clock_timestamp() - interval '72 hours'",
+    )
+    worker = await stage.ready(app)
+    await worker.until(lambda: desk.calls["a"] == 2)
+    await worker.until(lambda: worker.metrics.value("retries", "do") == 1)
+    await worker.stop()
+    assert await stage.failures("do") == [("a", "queued", "retry")]
+    age = "SELECT extract(epoch FROM last_failed_at - retrying_since) FROM tidegate.failure"
+    assert 3_600 <= await stage.value(age) < 7_200
 
 
 async def test_a_queued_row_whose_end_the_database_refuses_rests_and_keeps_nobody(
