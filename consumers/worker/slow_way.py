@@ -23,7 +23,6 @@ from ...dlq.burial import Burial
 from ...dlq.failure_text import dead as dead_outcome
 from ...dlq.policy import FailurePolicy
 from ...dlq.reporting import COMMAND, PROJECTION, report_skipped
-from ...dlq.retry import RetryState
 from ...inbox import failure, fence, outbox
 from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, OwnershipLost, RecordError
@@ -51,7 +50,7 @@ from .rested_rows import RestedRows
 from .row_batches import BATCH_BYTES_MAX, BATCH_ROWS_MAX, RowBatches
 from .row_ends import ConflictMet, RowEnds, Taken
 from .row_groups import RowGroups
-from .taking_up import event_of_row
+from .taking_up import event_of_row, history_of
 from .turns import Alone, Turn, at_once, beside
 
 log = structlog.get_logger(__name__)
@@ -385,7 +384,7 @@ class SlowWay:
         row, name = one.row, bound.command.name
         await self._turn(name, lambda: self._held and row.id not in self._apart)
         started_s = self._clock.monotonic_s()
-        ended, attempts = await self._runner.settle(bound, one.holding, one.event, finish, self._history(row))
+        ended, attempts = await self._runner.settle(bound, one.holding, one.event, finish, history_of(row, self._clock))
         mine = ended.claimed and not ended.repeat
         if ended.fate is None and not mine:
             try:
@@ -416,7 +415,7 @@ class SlowWay:
 
         started_s = self._clock.monotonic_s()
         subject = Subject(bound.name, PROJECTION, one.event, bound.projection.policy)
-        settled = await self._attempts.until_settled(subject, attempt, self._history(one.row))
+        settled = await self._attempts.until_settled(subject, attempt, history_of(one.row, self._clock))
         if settled.fate is not None:
             await self._end(one.row, one.holding, settled.fate, settled.attempts)
             return
@@ -426,18 +425,6 @@ class SlowWay:
             report_skipped(one.event, bound.name, PROJECTION, settled.skipped, settled.attempts)
             status = FinalStatus.SKIPPED
         self._ends.done([one], PROJECTION, started_s, status)
-
-    def _history(self, row: Failure) -> RetryState:
-        """What the row tells of its attempts: those of this round count, a replay begins a new one. That it is taken up
-        late, because nobody ran or its key was held, does not count.
-        """
-        since, now, now_s = row.retrying_since or row.last_failed_at, self._clock.now(), self._clock.monotonic_s()
-        now = min(now, row.due or now)
-        tries = row.class_attempts if row.retrying_since is not None else 0
-        latest = row.last_failed_at
-        return RetryState.of_row(
-            row.attempts, tries, row.exception_type, since, now, now_s=now_s, last_failed_at=latest
-        )
 
     def _policy_of(self, handler_id: int) -> FailurePolicy:
         bound = self._projections.get(handler_id)

@@ -1,4 +1,5 @@
-"""The event of a queued row, as its handler gets it: with the repaired value, and as the run that was asked for.
+"""The event of a queued row, as its handler gets it: with the repaired value, and as the run that was asked for; and
+what the row tells of earlier attempts.
 
 No IO but the intake's codec.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...dlq.retry import RetryState
+from ...inbox.clock import Clock
 from ...inbox.event import Event
 from ...inbox.failure_rows import Failure, indexed_text
 from ..intake import EventIntake
@@ -34,6 +37,22 @@ def events_of_rows(intake: EventIntake, rows: Sequence[Failure]) -> RowEvents:
         if event is not None:
             _as_asked(row, event)
     return events
+
+
+def history_of(row: Failure, clock: Clock) -> RetryState:
+    """What the row tells of its attempts: those of this round count, a replay begins a new one. That it is taken up
+    late, because nobody ran or its key was held, does not count.
+    """
+    since, now = row.retrying_since or row.last_failed_at, clock.now()
+    return RetryState.of_row(
+        row.attempts,
+        row.class_attempts if row.retrying_since is not None else 0,
+        row.exception_type,
+        since,
+        min(now, row.due or now),
+        now_s=clock.monotonic_s(),
+        last_failed_at=row.last_failed_at,
+    )
 
 
 def _as_asked(row: Failure, event: Event[Any]) -> None:

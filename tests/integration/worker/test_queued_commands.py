@@ -170,7 +170,7 @@ async def test_the_time_in_which_no_worker_ran_is_not_counted_among_the_age_of_a
 
     Case: B34
     Parts: real (PostgreSQL, Kafka)
-    Red when: consumers/worker/slow_way.py's _history asks what time it is now, not when the row was due
+    Red when: consumers/worker/taking_up.py's history_of asks what time it is now, not when the row was due
     """
     await table_of(stage)
     name = topic(partitions=1)
