@@ -34,6 +34,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from ..dlq import failure_text
 from ..inbox.errors import TidegateError
+from ..inbox.exception_slots import traceback_of
 from ..inbox.json_text import json_text
 from .settings import Log
 
@@ -206,7 +207,7 @@ def _exceptions(messages: bool) -> Processor:
             told = failure_text.describe(error)
             entry["exception_type"] = told.type
             entry["stack_digest"] = told.stack_digest
-            entry["frames"] = stack_of(error.__traceback__)
+            entry["frames"] = stack_of(traceback_of(error))
             if messages or isinstance(error, TidegateError):
                 entry["exception_message"] = told.message
         return entry

@@ -19,12 +19,23 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import cast, final
+from typing import final
 
 from pydantic import ValidationError
 
 from ..inbox.errors import TidegateError
 from ..inbox.event import Record
+from ..inbox.exception_slots import (
+    CHAIN_MAX,
+    attribute_of,
+    cause_of,
+    context_of,
+    exactly,
+    full_name_of,
+    known_as,
+    members_of,
+    traceback_of,
+)
 from ..inbox.outcome import Dead, Reason
 from .deadline import DeadlineError
 from .guard import Raised, contained_call
@@ -41,9 +52,6 @@ SCAN_CHARS_MAX = 4_000
 
 FRAMES_MAX = 50
 """The outermost frames tell failures apart; endless recursion adds only repeats."""
-
-CHAIN_MAX = 20
-"""Longer chains of causes are loops."""
 
 _DIGEST_BYTES = 8
 _REDACTED = "***"
@@ -85,13 +93,6 @@ def alone(exc: BaseException) -> BaseException:
     return exc
 
 
-def members_of(exc: BaseException) -> tuple[BaseException, ...]:
-    """What an exception group holds; nothing for any other exception."""
-    if not isinstance(exc, BaseExceptionGroup):
-        return ()
-    return cast("BaseExceptionGroup[BaseException]", exc).exceptions
-
-
 def exception_type(exc: BaseException) -> str:
     """The class's full name, `module.Class`; a builtin has no module.
 
@@ -109,8 +110,7 @@ remembered what never changes: more than an application has."""
 @lru_cache(CLASSES_MAX)
 def name_of(cls: type[BaseException]) -> str:
     """`exception_type` of its instances."""
-    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-    return shortened(clean(name), TYPE_CHARS_MAX)
+    return shortened(clean(full_name_of(cls).removeprefix("builtins.")), TYPE_CHARS_MAX)
 
 
 def safe_message(exc: BaseException, payload: Sequence[bytes | None] = ()) -> str:
@@ -154,7 +154,7 @@ def stack_digest(exc: BaseException) -> str:
     if isinstance(exc, DeadlineError):
         return _digest_of(exc.stood_at)
     frames: list[tuple[str, str, int]] = []
-    link = exc.__traceback__
+    link = traceback_of(exc)
     while link is not None and len(frames) < FRAMES_MAX:
         frame = link.tb_frame
         frames.append((str(frame.f_globals.get("__name__", "?")), frame.f_code.co_qualname, link.tb_lineno))
@@ -261,7 +261,7 @@ def _without_numbers(text: str, exc: BaseException | None) -> str:
 
 def _is_ours(exc: BaseException) -> bool:
     """Whether our own code wrote the message: a handler raises our errors too, with its own words."""
-    link, raised_by = exc.__traceback__, __name__
+    link, raised_by = traceback_of(exc), __name__
     while link is not None:
         link, raised_by = link.tb_next, str(link.tb_frame.f_globals.get("__name__"))
     return isinstance(exc, TidegateError) and raised_by.partition(".")[0] == __name__.partition(".")[0]
@@ -315,11 +315,12 @@ nine, as cards, accounts and persons have: a date has eight."""
 def _text_of(exc: BaseException) -> str:
     """`str(exc)`, or a note that it raised, as the standard library would write it."""
     told = contained_call(str, exc)
-    return "<exception str() failed>" if isinstance(told, Raised) else told.value
+    return "<exception str() failed>" if isinstance(told, Raised) else exactly(told.value)
 
 
 def _scanned(text: str) -> str:
     """The part of `text` that is looked at. Its last word may be cut in half, a half secret, and is left out."""
+    text = exactly(text)
     if len(text) <= SCAN_CHARS_MAX:
         return text
     return text[:SCAN_CHARS_MAX].rpartition(" ")[0] + _SHORTENED
@@ -333,7 +334,7 @@ def _told_by_names(exc: BaseException) -> str | None:
     roots = _roots_of(type(exc))
     if roots & _DATABASE_ROOTS:
         return _database_message(exc)
-    if roots & _PYDANTIC_ROOTS and hasattr(exc, "errors"):
+    if roots & _PYDANTIC_ROOTS and hasattr(type(exc), "errors"):
         return _validation_message(exc)
     return None
 
@@ -341,7 +342,7 @@ def _told_by_names(exc: BaseException) -> str | None:
 @lru_cache(CLASSES_MAX)
 def _roots_of(cls: type[BaseException]) -> frozenset[str]:
     """The packages that a class and those that it is made from come out of."""
-    return frozenset(base.__module__.partition(".")[0] for base in cls.__mro__)
+    return frozenset(known_as(base)[0] for base in cls.__mro__)
 
 
 _DATABASE_ROOTS = frozenset({"sqlalchemy", "asyncpg", "psycopg", "psycopg2"})
@@ -356,28 +357,29 @@ def _database_message(exc: BaseException) -> str:
     state = _first_text(links, "sqlstate") or _first_text(links, "pgcode")
     told = [f"SQLSTATE {state}" if state else "no SQLSTATE"]
     told += [f"{label} {name}" for attribute, label in _NAMES_TOLD if (name := _first_text(links, attribute))]
-    if any(isinstance(link, OverflowError) for link in links):
+    if any(issubclass(type(link), OverflowError) for link in links):
         told.append("value out of range")
     return ", ".join(told)
 
 
 def _driver_links(exc: BaseException) -> Iterator[object]:
     """SQLAlchemy's error, the driver's behind it, and what libpq's drivers keep beside theirs."""
-    link: object = exc
+    link: BaseException | None = exc
     for _ in range(CHAIN_MAX):
-        yield link
-        if (diagnostics := getattr(link, "diag", None)) is not None:
-            yield diagnostics
-        link = getattr(link, "orig", None) or getattr(link, "__cause__", None)
         if link is None:
             return
+        yield link
+        if (diagnostics := attribute_of(link, "diag")) is not None:
+            yield diagnostics
+        driver = attribute_of(link, "orig")
+        link = driver if issubclass(type(driver), BaseException) else cause_of(link)
 
 
 def _first_text(links: Sequence[object], attribute: str) -> str | None:
     for link in links:
-        value: object = getattr(link, attribute, None)
-        if isinstance(value, str) and value:
-            return value
+        value = attribute_of(link, attribute)
+        if issubclass(type(value), str) and (text := exactly(value)):
+            return text
     return None
 
 
@@ -385,7 +387,10 @@ def _validation_message(exc: BaseException) -> str:
     """Where the input was wrong and how, as pydantic names it; not the input, and no keys of it."""
     if not isinstance(exc, ValidationError):
         return "validation errors"  # of pydantic.v1, whose paths nothing is known of
-    told = "; ".join([f"{path}: {kind}" for path, kind in told_errors(exc)])
+    listed = contained_call(told_errors, exc)
+    if isinstance(listed, Raised):
+        return "validation errors"
+    told = "; ".join([f"{path}: {kind}" for path, kind in listed.value])
     return f"{exc.error_count()} validation errors: {told}"
 
 
@@ -414,4 +419,5 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
         if link is None:
             return
         yield link
-        link = link.__cause__ or link.__context__
+        cause = cause_of(link)
+        link = context_of(link) if cause is None else cause

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from ..inbox.exception_slots import known_as
 from ..inbox.faults import fault_of
 from .policy import AtLimit, BreakerPolicy, FailurePolicy, Rule, Then, When
 from .retry import RetryPolicy
@@ -233,7 +234,7 @@ def _database(cls: type[BaseException]) -> str | None:
     state: object = getattr(cls, "sqlstate", None)
     if isinstance(state, str):
         return f"SQLSTATE {state}: {FAULT_SAYS[fault_of(state)]}"
-    roots = {base.__module__.partition(".")[0] for base in cls.__mro__}
+    roots = {known_as(base)[0] for base in cls.__mro__}
     return "by SQLSTATE: " + _POSTGRESQL if roots & {"sqlalchemy", "asyncpg"} else None
 
 

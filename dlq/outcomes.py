@@ -12,9 +12,10 @@ from typing import Any, Final, cast
 
 from ..inbox.errors import FatalError
 from ..inbox.event import Record
+from ..inbox.exception_slots import causes_of
 from ..inbox.outcome import Dead, Handled, Outcome, Reason, Retry, Skipped, Unknown
 from .decisions import DeadNow, Fatal, ReviewNow, Said, SkipNow, Transient
-from .failure_text import CHAIN_MAX, alone, dead, exception_type, safe_text
+from .failure_text import alone, dead, exception_type, safe_text
 from .retry import is_wait
 
 FIX: Final = "return None when it is done, or Skipped, Retry, Dead or Unknown"
@@ -77,13 +78,9 @@ def fatal_by(decision: Fatal, exc: BaseException, record: Record | None = None) 
 
     Without a `record` (of a batch nobody knows which it was) the exception's own message is left out.
     """
-    link: BaseException | None = exc
-    for _ in range(CHAIN_MAX):
-        if link is None or isinstance(link, FatalError):
-            break
-        link = link.__cause__
-    if isinstance(link, FatalError):
-        return link
+    fatal = next((link for link in causes_of(exc) if isinstance(link, FatalError)), None)
+    if fatal is not None:
+        return fatal
     what = f"{exception_type(alone(exc))}: {decision.because}"
     if record is not None:
         why = dead(Reason.REJECTED, exc, record, decision.because).why

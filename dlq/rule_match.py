@@ -11,6 +11,8 @@ import builtins
 import sys
 from typing import TypeGuard
 
+from ..inbox.exception_slots import full_name_of
+
 BUILTINS = "builtins"
 
 
@@ -23,7 +25,7 @@ def takes(on: type[BaseException] | str, cls: type[BaseException]) -> bool:
     if not isinstance(on, str):
         return issubclass(cls, on)
     wanted = _full(on)
-    if any(named_in_full(base) == wanted for base in cls.__mro__):
+    if any(full_name_of(base) == wanted for base in cls.__mro__):
         return True
     known = loaded(on)
     return known is not None and issubclass(cls, known)
@@ -70,13 +72,8 @@ def named(on: type[BaseException] | str) -> str:
     >>> named(TimeoutError), named("shop.Refused")
     ('TimeoutError', 'shop.Refused')
     """
-    full = on if isinstance(on, str) else named_in_full(on)
+    full = on if isinstance(on, str) else full_name_of(on)
     return full.removeprefix(f"{BUILTINS}.")
-
-
-def named_in_full(cls: type) -> str:
-    """`module.Class`."""
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _full(name: str) -> str:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias, final
 
 from ..inbox.errors import RetryLater
+from ..inbox.exception_slots import CHAIN_MAX, cause_of, causes_of, known_as, members_of
 from ..inbox.faults import Fault
 from ..inbox.outcome import Reason
 from .deadline import DeadlineError
@@ -38,7 +39,7 @@ from .decisions import (
     Transient,
     rank,
 )
-from .failure_text import CHAIN_MAX, CLASSES_MAX, exception_type, members_of, name_of
+from .failure_text import CLASSES_MAX, exception_type, name_of
 from .guard import Raised, contained_call
 from .outcomes import outcome_of
 from .policy import Rule, Then
@@ -96,7 +97,7 @@ def may_be_an_outage(exc: BaseException, decision: Decision, faults: Faults) -> 
 
 def _all_links(exc: BaseException) -> Iterable[BaseException]:
     """`exc`, its causes, its members, their causes and members: each once, however they hang together."""
-    if exc.__cause__ is None and not members_of(exc):  # nearly always
+    if cause_of(exc) is None and not members_of(exc):  # nearly always
         return (exc,)
     return _links_of_many(exc)
 
@@ -109,18 +110,8 @@ def _links_of_many(exc: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(link))
         yield link
-        waiting += members_of(link)
-        waiting += () if link.__cause__ is None else (link.__cause__,)
-
-
-def _chain(exc: BaseException) -> Iterator[BaseException]:
-    """`exc` and what it was explicitly raised from. Not the context: an error while handling another is its own."""
-    link: BaseException | None = exc
-    for _ in range(CHAIN_MAX):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__
+        cause = cause_of(link)
+        waiting += members_of(link) if cause is None else (*members_of(link), cause)
 
 
 @final
@@ -135,7 +126,7 @@ class _Walk:
 
     def of(self, exc: BaseException, depth: int) -> Decision:
         """The decision; `depth` counts groups in groups, which an error of somebody's making may nest without end."""
-        links = list(_chain(exc))
+        links = list(causes_of(exc))
         for ask in (self._by_rules, self._by_tables) if self.rules else (self._by_tables,):
             for link in links:
                 if depth < CHAIN_MAX and (decision := ask(link, depth)) is not None:
@@ -207,7 +198,7 @@ class _Walk:
 def lines_of(cls: type[BaseException]) -> Iterator[Line]:
     """The lines that know a class, in the order in which they are asked."""
     yield from (line for line in OURS if isinstance(line.kind, type) and issubclass(cls, line.kind))
-    keys = ((base.__module__.partition(".")[0], base.__name__) for base in cls.__mro__)
+    keys = map(known_as, cls.__mro__)
     yield from (NAMED[key] for key in keys if key in NAMED)
     yield from (line for line in LANGUAGE if isinstance(line.kind, type) and issubclass(cls, line.kind))
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 import enum
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Final
 
-CHAIN_MAX: Final = 20
-"""Links of an exception's chain that are looked at: a chain may be a ring."""
+from .exception_slots import attribute_of, causes_of, known_as, members_of
 
 
 class Sureness(enum.Enum):
@@ -37,9 +36,8 @@ def sureness(error: BaseException, not_done: Callable[[BaseException], bool] | N
     """
     if not_done is not None and not_done(error):
         return Sureness.REFUSED
-    for link in _chain(error):
-        if isinstance(link, BaseExceptionGroup):
-            members = cast("BaseExceptionGroup[BaseException]", link).exceptions
+    for link in causes_of(error):
+        if members := members_of(link):
             return _least({sureness(member, not_done) for member in members})
         said = _of_link(link)
         if said is not None:
@@ -53,18 +51,9 @@ def _least(said: set[Sureness]) -> Sureness:
     return Sureness.REFUSED if Sureness.REFUSED in said else Sureness.NOT_SENT
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    link: BaseException | None = error
-    for _ in range(CHAIN_MAX):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__
-
-
 def _of_link(link: BaseException) -> Sureness | None:
     for cls in type(link).__mro__:
-        known = CLIENTS.get((cls.__module__.partition(".")[0], cls.__name__))
+        known = CLIENTS.get(known_as(cls))
         if known is not None:
             return known(link) if callable(known) else known
     for kind, said in _BUILTIN:
@@ -92,22 +81,22 @@ def _of_answer(status: object, redirects: object) -> Sureness:
 
 def _response(error: BaseException) -> Sureness:
     """httpx, requests: the answer hangs on the exception."""
-    response: object = getattr(error, "response", None)
-    return _of_answer(getattr(response, "status_code", None), getattr(response, "history", None))
+    response = attribute_of(error, "response")
+    return _of_answer(attribute_of(response, "status_code"), attribute_of(response, "history"))
 
 
 def _status(error: BaseException) -> Sureness:
-    return _of_answer(getattr(error, "status", None), getattr(error, "history", None))
+    return _of_answer(attribute_of(error, "status"), attribute_of(error, "history"))
 
 
 def _code(error: BaseException) -> Sureness:
-    return _of_status(getattr(error, "code", None))
+    return _of_status(attribute_of(error, "code"))
 
 
 def _inner(error: BaseException) -> Sureness:
     """requests and urllib wrap the reason instead of raising from it."""
-    reason: object = getattr(error, "reason", None)
-    inside: object = error.args[0] if error.args else None
+    args = attribute_of(error, "args")
+    reason, inside = attribute_of(error, "reason"), args[0] if args else None
     for candidate in (reason, inside):
         if isinstance(candidate, BaseException) and candidate is not error:
             return _of_link(candidate) or Sureness.UNSURE

@@ -7,14 +7,12 @@ pool that was full) counts neither way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, cast
+from typing import Final
+
+from .exception_slots import attribute_of, causes_of, known_as, members_of
 
 OVERLOAD_STATUS: Final = frozenset({408, 425, 429})
 """Of the 4xx, those by which a service says "not now": too many requests, too early, it lost patience with us."""
-
-CHAIN_MAX: Final = 20
-"""Links of an exception's chain that are looked at: a chain may be a ring."""
 
 _UNANSWERED: Final = frozenset(
     {
@@ -55,14 +53,14 @@ def answered(error: BaseException | None) -> bool | None:
     """
     if error is None:
         return True
-    for link in _chain(error):
-        if isinstance(link, BaseExceptionGroup):
-            said = [answered(member) for member in cast("BaseExceptionGroup[BaseException]", link).exceptions]
+    for link in causes_of(error):
+        if members := members_of(link):
+            said = [answered(member) for member in members]
             return False if False in said else True if True in said else None
         status = _status(link)
         if status is not None:
             return status < 500 and status not in OVERLOAD_STATUS
-        known = {(cls.__module__.partition(".")[0], cls.__name__) for cls in type(link).__mro__}
+        known = {known_as(cls) for cls in type(link).__mro__}
         if known & _OURS:
             return None
         if known & _UNANSWERED or isinstance(link, OSError):  # the built-in TimeoutError is one
@@ -70,20 +68,11 @@ def answered(error: BaseException | None) -> bool | None:
     return None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    link: BaseException | None = error
-    for _ in range(CHAIN_MAX):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__
-
-
 def _status(error: BaseException) -> int | None:
     """httpx and requests hang the answer on the exception, aiohttp its status, urllib its code."""
     found = (
-        getattr(getattr(error, "response", None), "status_code", None),
-        getattr(error, "status", None),
-        getattr(error, "code", None),
+        attribute_of(attribute_of(error, "response"), "status_code"),
+        attribute_of(error, "status"),
+        attribute_of(error, "code"),
     )
     return next((one for one in found if isinstance(one, int) and 100 <= one < 600), None)

@@ -337,12 +337,12 @@ class KafkaThread:
 
     def _broke(self, error: BaseException) -> None:
         """An exception where none may be. The process leaves; offsets stay where they are."""
-        _log.error("the client thread broke: %s", type(error).__name__, exc_info=error)
         if isinstance(error, FatalError):
             self._feed.fail(error)
         else:
             what = f"the Kafka client thread broke: {type(error).__name__}"
             self._feed.fail(FatalError(what, fix="start again; if it recurs, report it with the stack from the log"))
+        _log.error("the client thread broke: %s", type(error).__name__, exc_info=error)
 
 
 def _pass_on(done: Future[T], reply: Reply[T]) -> None:

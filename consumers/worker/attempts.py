@@ -160,7 +160,7 @@ class Attempts:
         if subject.policy.on_failure == "stop":
             await asyncio.sleep(max(0.0, (decision.due - self._clock.now()).total_seconds()))
             return None
-        verdict = Verdict(PENDING_EFFECT, str(error))
+        verdict = Verdict(PENDING_EFFECT, describe(error).message)
         return Settled(state.attempts_total, fate=self._wait(verdict, decision.due, state, decision.effect_id))
 
     async def _again(

@@ -73,7 +73,7 @@ class Conclusion:
         try:
             meant = _meant(attempt, outcome)
         except HandlerRaised as raised:
-            await tx.close(raised.error)
+            await tx.close(raised)
             raise
         if meant.fate is not None:
             if tx.opened is not None:

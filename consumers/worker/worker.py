@@ -14,10 +14,11 @@ from typing import Any, Final, final
 
 import structlog
 
-from ...dlq.failure_text import full_message, members_of
+from ...dlq.failure_text import full_message
 from ...inbox.clock import Clock
 from ...inbox.errors import DependencyError, FatalError, OwnershipLost
 from ...inbox.event import Partition
+from ...inbox.exception_slots import members_of
 from ...inbox.faults import Fault, classify
 from ...inbox.holding import Holdings
 from ...inbox.store import STORE_ERRORS
@@ -207,11 +208,13 @@ class Worker:
         if self.failed.done():
             return
         fatal = _fatal_in(error)
+        unexpected = fatal is None
         if fatal is None:
-            log.error("unexpected", error=type(error).__name__, exc_info=error)
             fatal = FatalError(f"unexpected {type(error).__name__}", fix="this is a bug of tidegate: see the log")
+        self.failed.set_result(fatal)  # first of all: to tell of it may fail
         self._board.fatal = full_message(fatal)  # a handler may have raised it
-        self.failed.set_result(fatal)
+        if unexpected:
+            log.error("unexpected", error=type(error).__name__, exc_info=error)
 
     async def cancel_all(self) -> None:
         """End every task; what was in flight is undone by the database and read again. A task that goes on, because a

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from tests.services.topics import Topic
 from tests.support.desk import Do, letters
+from tests.support.odd_errors import odd
 from tests.support.provider import Behaviour, Provider, call, provider
 from tests.support.running import Sent, Stage, reader
 from tidegate.consumers import (
@@ -21,6 +23,7 @@ from tidegate.consumers import (
     Retry,
     RetryPolicy,
     Scope,
+    Tx,
     cloudevents,
     header,
     idempotent_key,
@@ -87,6 +90,62 @@ async def test_a_handler_that_returns_nonsense_has_said_nothing(stage: Stage, to
     found = await stage.rows("SELECT id_text, reason, message FROM tidegate.failure ORDER BY record_offset")
     assert [(id_text, reason) for id_text, reason, _ in found] == [(id_text, "rejected") for id_text in NONSENSE]
     assert all("return" in message for _, _, message in found), found
+
+
+# -------------------------------------------------------------------------------------- raises what nobody can look at
+
+
+ODD = ("__module__", "__str__", "__bool__", "__cause__", "__context__", "__traceback__", "args")
+
+
+@pytest.mark.parametrize("kind", ["async def", "def", "projection", "slow way"])
+async def test_an_exception_that_raises_when_it_is_looked_at_is_its_events_end_like_any(
+    stage: Stage, topic: Topic, kind: str
+) -> None:
+    """Each event is dead, with a class and a text in its letter; what comes behind is handled.
+
+    Case: B36
+    Parts: real (Kafka, PostgreSQL)
+    Red when: inbox/exception_slots.py `cause_of` gives `exc.__cause__`
+    """
+    name = topic(partitions=1)
+    app = reader(name)
+    letters(app, topic)
+    (consumer,) = app.consumers.values()
+
+    def look(id_: str) -> None:
+        if id_ in ODD:
+            raise odd(id_)
+        if id_ in ("exceptions", "orig"):
+            raise odd(id_, of=ExceptionGroup if id_ == "exceptions" else IntegrityError)
+
+    async def do(command: Do, ctx: Context) -> Retry | None:
+        if kind == "slow way" and ctx.attempt == 1:
+            return Retry("later")
+        look(command.id)
+        return None
+
+    def do_blocking(command: Do) -> None:
+        look(command.id)
+
+    if kind == "projection":
+
+        @consumer.projection("do")
+        async def note_all(events: Sequence[Event[Any]], tx: Tx) -> None:
+            for event in events:
+                look(event.id_text)
+
+    else:
+        retry = RetryPolicy(attempts_max=3, base_s=0.001, in_place_max_s=0.0)
+        doing(app, do_blocking if kind == "def" else do, retry=retry)
+    ids = (*ODD, "exceptions", "orig")
+    await stage.send(name, *(Sent(id_, key=id_.encode()) for id_ in (*ids, "fine")))
+    worker = await stage.start(app)
+    await worker.until_counted("events", "do", "failed", n=len(ids))
+    await worker.until_counted("events", "do", "completed", n=1)
+    found = await stage.rows("SELECT id_text, reason, exception_type, message FROM tidegate.failure ORDER BY 1")
+    assert [(id_text, reason) for id_text, reason, _, _ in found] == [(id_text, "rejected") for id_text in sorted(ids)]
+    assert all(type_ and message for _, _, type_, message in found), found
 
 
 # --------------------------------------------------------------------------------------------- a clock that jumps
