@@ -10,8 +10,9 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from ..inbox.errors import DependencyError
 from ..inbox.exception_slots import known_as
-from ..inbox.faults import fault_of
+from ..inbox.faults import CONNECTION_LOST, Fault, fault_of
 from .policy import AtLimit, BreakerPolicy, FailurePolicy, Rule, Then, When
 from .retry import RetryPolicy
 from .rule_match import named, takes
@@ -49,6 +50,8 @@ TABLES: Final = (
 )  # fmt: skip
 """The tables of rule_tables.py, as a person wants to know them."""
 
+_ASKED: Final = "it is asked first whether it answers; while it is away this is a pause, and no attempt counts"
+
 
 # -------------------------------------------------------------------------------------------------------------- policy
 
@@ -56,8 +59,10 @@ TABLES: Final = (
 def policy_sections(policy: FailurePolicy) -> list[Section]:
     """The whole policy: what decides, in the order in which it is asked, then what becomes of the event and its key."""
     own, defaults = policy.own_rules, policy.rules[len(policy.own_rules) :]
+    asked = (Item("PostgreSQL", f"where its outage raises the same: {_ASKED}"),)
     sections = [
         Section("Certain, wherever it stands: no rule is asked", tuple(Item(line.on, line.says) for line in ABSOLUTE)),
+        Section("Before a rule counts, unless it says stop", asked if policy.rules else ()),
         Section("Then the handler's rules, the first that fits", _rules(own, 1)),
         Section("Then the app's rules", _rules(defaults, len(own) + 1)),
         Section("Then the tables", TABLES),
@@ -204,14 +209,42 @@ def _steps(cls: type[BaseException], policy: FailurePolicy) -> Iterator[Item]:
     if (line := _first(ABSOLUTE, cls)) is not None:
         yield Item(line.on, line.says)
         return
+    asked_first = _asked_first(cls)
     for number, rule in enumerate(policy.rules, 1):
         if not takes(rule.on, cls):
             yield Item(f"rule {number}", f"is about {named(rule.on)}: not asked")
             continue
+        if asked_first is not None and rule.then is not Then.STOP:
+            yield asked_first
+            asked_first = None
         yield Item(f"rule {number}", rule_words(rule))
         if rule.when is None:
             return
     yield from _by_tables(cls)
+
+
+def _asked_first(cls: type[BaseException]) -> Item | None:
+    """The health check before a rule counts, where an outage of the database raises this class too."""
+    when = _outage(cls)
+    return None if when is None else Item("PostgreSQL first", f"its outage raises this too{when}: {_ASKED}")
+
+
+def _outage(cls: type[BaseException]) -> str | None:
+    """When a class is what an outage raises too (`rules.may_be_an_outage`), as the end of a sentence; None: never."""
+    if (line := next(lines_of(cls), None)) is not None:
+        return _OUTAGE_OF.get(line.on)
+    if issubclass(cls, CONNECTION_LOST):
+        return ""
+    state = _sqlstate(cls)
+    if state is not None:
+        return "" if fault_of(state) is Fault.DEPENDENCY else None
+    return ", where it tells of one" if _is_database(cls) else None
+
+
+_OUTAGE_OF: Final = {
+    OSError.__name__: ", unless it is about a path",
+    DependencyError.__name__: ", where PostgreSQL is what it names",
+}
 
 
 def _by_tables(cls: type[BaseException]) -> Iterator[Item]:
@@ -231,11 +264,21 @@ def _by_tables(cls: type[BaseException]) -> Iterator[Item]:
 
 def _database(cls: type[BaseException]) -> str | None:
     """What the database's table says of a driver's class, or of SQLAlchemy's, whose SQLSTATE comes with the error."""
-    state: object = getattr(cls, "sqlstate", None)
-    if isinstance(state, str):
+    if issubclass(cls, CONNECTION_LOST):
+        return FAULT_SAYS[Fault.DEPENDENCY]
+    state = _sqlstate(cls)
+    if state is not None:
         return f"SQLSTATE {state}: {FAULT_SAYS[fault_of(state)]}"
-    roots = {known_as(base)[0] for base in cls.__mro__}
-    return "by SQLSTATE: " + _POSTGRESQL if roots & {"sqlalchemy", "asyncpg"} else None
+    return "by SQLSTATE: " + _POSTGRESQL if _is_database(cls) else None
+
+
+def _sqlstate(cls: type[BaseException]) -> str | None:
+    state: object = getattr(cls, "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+def _is_database(cls: type[BaseException]) -> bool:
+    return not {"sqlalchemy", "asyncpg"}.isdisjoint(known_as(base)[0] for base in cls.__mro__)
 
 
 _MEMBERS: Final = (

@@ -120,7 +120,11 @@ def _later(exc: BaseException, _now: Now) -> Decision:
 
 OURS: Final = (
     Line(RecordError, _record_error, "dead, with the reason that it carries"),
-    Line(DependencyError, _dependency, "a pause until the dependency answers; no attempt counts"),
+    Line(
+        DependencyError,
+        _dependency,
+        "the dependency is asked first: a pause while it is away, no attempt counts; retried where it answers",
+    ),
     Line(
         DeadlineError,
         lambda _exc, _now: Transient(Reason.TIMEOUT, because="it ran past its deadline"),

@@ -39,6 +39,10 @@ STORE_ERRORS: Final = (
 )
 """Everything that a statement, a checkout or a commit can end with; `classify` tells what it means."""
 
+CONNECTION_LOST: Final = (asyncpg.InternalClientError, OSError, asyncio.IncompleteReadError, exc.DisconnectionError)
+"""Raised by a connection that was lost, whatever they say: the driver's own says "protocol is in the failed state" of a
+backend that ended between two statements."""
+
 SQLSTATE_FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
     {
         "08": Fault.DEPENDENCY,  # connection exception
@@ -109,9 +113,7 @@ def _is_connection_lost(error: BaseException) -> bool:
         return True
     if isinstance(error, asyncpg.InterfaceError):
         return "closed" in str(error) or "closing" in str(error)
-    # The driver's own error says "protocol is in the failed state": a backend that ended between two statements.
-    broken = (asyncpg.InternalClientError, OSError, asyncio.IncompleteReadError, exc.DisconnectionError)
-    return isinstance(error, broken)
+    return isinstance(error, CONNECTION_LOST)
 
 
 def _is_stale_plan(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 
 import asyncpg
@@ -13,8 +14,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from tidegate.dlq.in_words import path_section, policy_sections, rule_words, waits_s
 from tidegate.dlq.policy import BreakerPolicy, FailurePolicy, Rule, fail_on, retry_on, review_on, skip_on, stop_on
 from tidegate.dlq.retry import RetryPolicy
-from tidegate.dlq.rules import DeadNow, DependencyAway, SkipNow, Transient, decide
-from tidegate.inbox.errors import EffectPending, OwnershipLost, RetryLater, TransientError
+from tidegate.dlq.rules import DATABASE, DeadNow, DependencyAway, SkipNow, Transient, decide, may_be_an_outage
+from tidegate.inbox.errors import DependencyError, EffectPending, OwnershipLost, RetryLater, TransientError
 from tidegate.inbox.faults import classify
 from tidegate.inbox.outcome import Reason
 
@@ -85,6 +86,7 @@ def test_the_tree_has_its_parts_in_the_order_in_which_they_are_asked() -> None:
     titles = [section.title for section in policy_sections(policy)]
     assert titles == [
         "Certain, wherever it stands: no rule is asked",
+        "Before a rule counts, unless it says stop",
         "Then the handler's rules, the first that fits",
         "Then the app's rules",
         "Then the tables",
@@ -159,6 +161,7 @@ def test_a_path_without_a_rule_goes_to_the_tables_and_to_its_cause() -> None:
         (asyncpg.AdminShutdownError, "PostgreSQL", "SQLSTATE 57P01: a pause if the database is away"),
         (asyncpg.UndefinedTableError, "PostgreSQL", "SQLSTATE 42P01: dead (rejected), unless"),
         (asyncpg.InterfaceError, "PostgreSQL", "by SQLSTATE: "),
+        (asyncio.IncompleteReadError, "PostgreSQL", "a pause if the database is away"),
         (DBAPIError, "PostgreSQL", "by SQLSTATE: away is a pause"),
         (IntegrityError, "PostgreSQL", "by SQLSTATE: "),
         (requests.HTTPError, "requests.HTTPError", "by its status"),
@@ -174,6 +177,44 @@ def test_the_line_that_knows_a_class_is_told(cls: type[BaseException], term: str
     ((found, says),) = path(cls, ())
     assert found == term
     assert text in says
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError("gone"),
+        TimeoutError(),
+        asyncio.IncompleteReadError(b"", 1),
+        asyncpg.InterfaceError("connection is closed"),
+        asyncpg.InternalClientError("protocol is in the failed state"),
+        asyncpg.AdminShutdownError("it ends"),
+        asyncpg.UniqueViolationError("it is there"),
+        DependencyError(DATABASE, "away"),
+        requests.ConnectionError("no answer"),
+        KafkaException(),
+        MemoryError(),
+        ValueError("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_where_an_outage_raises_it_too_the_database_is_asked_before_a_rule_counts(error: Exception) -> None:
+    """The step stands in the path exactly where the worker makes it, before the first rule that may fit."""
+    rules = (skip_on(KeyError, because="x"), retry_on(Exception, because="y", when=lambda _: False))
+    rules += (fail_on(Exception, because="z"),)
+    asked = may_be_an_outage(error, decide(error, classify, rules), classify)
+    terms = [term for term, _ in path(type(error), rules)]
+    assert terms == ["rule 1", *(("PostgreSQL first",) if asked else ()), "rule 2", "rule 3"]
+
+
+def test_a_rule_that_stops_asks_nobody() -> None:
+    rules = (stop_on(OSError, because="x", when=lambda _: True), fail_on(OSError, because="y"))
+    assert [term for term, _ in path(OSError, rules)] == ["rule 1", "PostgreSQL first", "rule 2"]
+    assert [term for term, _ in path(OSError, (stop_on(OSError, because="x"),))] == ["rule 1"]
+
+
+def test_the_tree_says_that_the_database_is_asked_before_a_rule_counts() -> None:
+    assert "while it is away this is a pause" in text_of(FailurePolicy(rules=RULES)).partition("Then the handler's")[0]
+    assert "Before a rule counts" not in text_of(FailurePolicy())
 
 
 @pytest.mark.parametrize("cls", [Stolen, Declined, ValueError, TransientError, MemoryError, ConnectionResetError])
