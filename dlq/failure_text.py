@@ -37,6 +37,7 @@ from ..inbox.exception_slots import (
     traceback_of,
 )
 from ..inbox.outcome import Dead, Reason
+from ..inbox.secrets_in_text import scanned, without_secrets
 from .deadline import DeadlineError
 from .guard import Raised, contained_call
 from .validation_text import told_errors
@@ -46,9 +47,6 @@ TYPE_CHARS_MAX = 200
 
 MESSAGE_CHARS_MAX = 500
 """A few sentences: enough to know what happened, short enough for a header and a table's cell."""
-
-SCAN_CHARS_MAX = 4_000
-"""How much of a text is searched for secrets at all; keeps the work bounded whatever `str()` returns."""
 
 FRAMES_MAX = 50
 """The outermost frames tell failures apart; endless recursion adds only repeats."""
@@ -118,7 +116,7 @@ def safe_message(exc: BaseException, payload: Sequence[bytes | None] = ()) -> st
     known = _told_by_names(exc)
     if known is not None:
         return shortened(clean(known), MESSAGE_CHARS_MAX)
-    return safe_text(_without_database_text(_scanned(_text_of(exc)), exc), payload, exc)
+    return safe_text(_without_database_text(scanned(_text_of(exc)), exc), payload, exc)
 
 
 def full_message(exc: BaseException) -> str:
@@ -134,7 +132,7 @@ def safe_text(text: str, payload: Sequence[bytes | None] = (), exc: BaseExceptio
     >>> safe_text("card '4111' refused, password=pw123, account 12345678", (b"4111",))
     "card '***' refused, password=***, account ***"
     """
-    told, may_hold_values = _cleaned(_scanned(text))
+    told, may_hold_values = _cleaned(scanned(text))
     if may_hold_values:
         told = _without_numbers(without_values(told, payload), exc)
     return shortened(told, MESSAGE_CHARS_MAX)
@@ -210,18 +208,6 @@ def shortened(text: str, chars_max: int) -> str:
     return text if len(text) <= chars_max else text[: chars_max - 1] + _SHORTENED
 
 
-def without_secrets(text: str) -> str:
-    """`text` with the passwords of addresses, named secrets and tokens replaced.
-
-    >>> without_secrets("cannot reach postgresql://app:pw123@db/shop")
-    'cannot reach postgresql://app:***@db/shop'
-    """
-    if _TELLING.search(text) is not None:
-        for pattern, replacement in _SECRETS:
-            text = pattern.sub(replacement, text)
-    return text
-
-
 def without_values(text: str, payload: Sequence[bytes | None]) -> str:
     """`text` without quoted literals and telling words that also stand in the `payload`.
 
@@ -270,33 +256,6 @@ def _is_ours(exc: BaseException) -> bool:
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Controls of C0 and C1, line separators, and the marks that turn the direction of a terminal's text."""
 
-_NAMES = (
-    r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credentials?|cookie"
-    r"|signature|authorization)"
-)
-
-_SECRETS = (
-    # the password of an address; greedy up to the last @, because a password may hold one
-    (re.compile(r"(://[^\s:/@]*:)\S*@"), rf"\1{_REDACTED}@"),
-    # a token in the place of the user
-    (re.compile(r"(://)[^\s:/@?#]+@"), rf"\1{_REDACTED}@"),
-    # what stands behind the path: keys, signatures, one-time codes under any name
-    (re.compile(r"(\w://[^\s?#\"'<>]+)[?#][^\s\"'<>]*"), rf"\1?{_REDACTED}"),
-    # Authorization: Basic ..., Bearer ...
-    (re.compile(r"(?i)\b(basic|bearer)\s+[A-Za-z0-9+/=._~-]{6,}"), rf"\1 {_REDACTED}"),
-    # JSON web tokens wherever they stand
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]+"), _REDACTED),
-    # password=..., 'sasl.password': '...', password="..."; quoted values may hold spaces. It begins at the
-    # telling word: a pattern that begins before it takes half a second for one long word
-    (
-        re.compile(rf"(?i)({_NAMES}[\w.-]{{0,100}}[\"']?\s*[=:]\s*)(?:\"[^\"]*(?:\"|$)|'[^']*(?:'|$)|[^\s,;&)}}\]]+)"),
-        rf"\1{_REDACTED}",
-    ),
-)
-
-_TELLING = re.compile(r"(?i)[:=]|basic|bearer|eyJ")
-"""One of these stands in whatever a pattern of `_SECRETS` finds: most texts have none, and are searched once."""
-
 _QUOTED = re.compile(r"(?P<quote>[\"'])(?P<quoted>[^\"']{2,})(?P=quote)")
 """Two quoted characters already are a value."""
 
@@ -316,17 +275,6 @@ def _text_of(exc: BaseException) -> str:
     """`str(exc)`, or a note that it raised, as the standard library would write it."""
     told = contained_call(str, exc)
     return "<exception str() failed>" if isinstance(told, Raised) else exactly(told.value)
-
-
-def _scanned(text: str) -> str:
-    """The part of `text` that is looked at. Its last word may be cut in half, a half secret, and is left out."""
-    text = exactly(text)
-    if len(text) <= SCAN_CHARS_MAX:
-        return text
-    return text[:SCAN_CHARS_MAX].rpartition(" ")[0] + _SHORTENED
-
-
-# ---------------------------------------------------------------------------------- errors whose text embeds values
 
 
 def _told_by_names(exc: BaseException) -> str | None:
@@ -401,7 +349,7 @@ def _without_database_text(text: str, exc: BaseException) -> str:
         told = _told_by_names(link)
         if told is None:
             continue
-        for line in _scanned(_text_of(link)).splitlines():
+        for line in scanned(_text_of(link)).splitlines():
             if len(line) >= _LINE_CHARS_MIN:
                 text = text.replace(line, f"({told})")
     return text

@@ -28,6 +28,7 @@ from .errors import EffectMisused, EffectPending, EffectTooLate, EffectUnknown
 from .points import Point, reach
 from .provider_answers import answered
 from .safe_text import safe_text
+from .secrets_in_text import told
 
 TIMEOUT_MIN_S: Final = 0.001
 """What is left once a client has asked before: it takes 0 for no limit at all."""
@@ -187,7 +188,7 @@ class EffectCall:
     def refused(self, why: str) -> None:
         """The service surely did not do it, and will not: another attempt may call. An error inside a 200, say."""
         self._say_once()
-        self._answer = self._ending(EffectState.FAILED, error=safe_text(why))
+        self._answer = self._ending(EffectState.FAILED, error=told(why))
 
     def __repr__(self) -> str:
         return f"effect {self.call.effect.name!r} of operation {safe_text(self.call.operation_id, 100)!r}"

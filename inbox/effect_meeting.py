@@ -38,6 +38,7 @@ from .faults import Fault, classify
 from .outcome import Reason
 from .points import Writes
 from .safe_text import safe_text
+from .secrets_in_text import told
 from .store import Store
 
 Asker: TypeAlias = Callable[[Effect, Probe, Asked], Awaitable[object]]
@@ -231,7 +232,7 @@ class Meeting:
         return CannotTell(f"it returned a {type(answer).__name__} instead of Done, NotDone or CannotTell")
 
     async def _cannot_tell(self, effect: Effect, row: EffectRow, why: str) -> None:
-        text = safe_text(f"the probe could not tell: {why}")
+        text = told(f"the probe could not tell: {why}")
         if row.probes + 1 >= PROBES_MAX:
             await self._give_up(row, text)
             raise EffectUnknown(row.id, f"what became of effect {effect.name!r} is not known, and {text}")

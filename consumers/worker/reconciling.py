@@ -35,7 +35,7 @@ from ...inbox.lease import Lease, Leaseholder
 from ...inbox.ledger import Ledger
 from ...inbox.open_effects import Due, Waiting
 from ...inbox.points import Writes
-from ...inbox.safe_text import safe_text
+from ...inbox.secrets_in_text import told
 from ...inbox.states import Act
 from ...inbox.store import STORE_ERRORS, Store
 
@@ -218,7 +218,7 @@ class Reconciler:
         after_s = AGAIN_S[min(row.probes, len(AGAIN_S) - 1)]
         async with self._store.transaction(Writes.COMPLETION, row.name) as conn:
             if await lease.hold(conn, self._store.tables, held):
-                text = safe_text(f"the probe could not tell: {why}")
+                text = told(f"the probe could not tell: {why}")
                 await effect_findings.postpone(conn, self._store.tables, row, after_s, text)
 
     async def _found(self, held: Lease, row: EffectRow, finding: Finding) -> None:

@@ -176,11 +176,18 @@ async def test_an_external_id_may_be_a_number() -> None:
 
 
 async def test_what_the_service_refused_is_said_by_the_handler() -> None:
-    """A provider that answers 200 with an error inside looks like success to every client."""
+    """A provider that answers 200 with an error inside looks like success to every client. No secret in it is kept.
+
+    Case: B38
+    Parts: -
+    Red when: inbox/effect_call.py's refused does not ask `told`
+    """
     book = Book()
     async with book.call() as effect:
-        effect.refused("status=declined\x00")
-    assert [(ending.state, ending.error) for ending in book.ended] == [(FAILED, "status=declined\ufffd")]
+        effect.refused("status=declined\x00 by postgresql://app:s3cr3t@db/shop?key=t0k3n " + "x" * 10_000_000)
+    assert [(ending.state, ending.error) for ending in book.ended] == [
+        (FAILED, "status=declined\ufffd by postgresql://app:***@db/shop?***")
+    ]
     with pytest.raises(EffectMisused, match="is_done"):
         _ = effect.result
 

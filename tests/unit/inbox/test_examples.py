@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["exception_slots", "faults"])
+@pytest.mark.parametrize("module", ["exception_slots", "faults", "secrets_in_text"])
 def test_examples_in_docstrings_hold(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"tidegate.inbox.{module}"))
     assert results.attempted > 0
