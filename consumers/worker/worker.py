@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 import structlog
 
@@ -20,6 +20,7 @@ from ...inbox.errors import DependencyError, FatalError, OwnershipLost
 from ...inbox.event import Partition
 from ...inbox.exception_slots import members_of
 from ...inbox.faults import Fault, classify
+from ...inbox.finishing import cancelled
 from ...inbox.holding import Holdings
 from ...inbox.store import STORE_ERRORS
 from ...projections.apply import Applier
@@ -94,10 +95,6 @@ class Parts:
     dependencies: Dependencies
     parked: ParkedKeys
     examine: Callable[[Examine], Coroutine[Any, Any, None]]
-
-
-CANCEL_AGAIN_S: Final = 1.0
-"""What a task needs to end, cancelled: a rollback, mostly."""
 
 
 @final
@@ -217,13 +214,8 @@ class Worker:
             log.error("unexpected", error=type(error).__name__, exc_info=error)
 
     async def cancel_all(self) -> None:
-        """End every task; what was in flight is undone by the database and read again. A task that goes on, because a
-        library lost its cancellation or because it was begun meanwhile, is cancelled again.
-        """
-        while self._tasks:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.wait(tuple(self._tasks), timeout=CANCEL_AGAIN_S)
+        """End every task; what was in flight is undone by the database and read again."""
+        await cancelled(self._tasks)
         if self._timer is not None:
             self._timer.cancel()
 

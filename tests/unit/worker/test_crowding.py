@@ -14,8 +14,8 @@ from tidegate.consumers.engine.engine import Engine
 from tidegate.consumers.engine.policy import EnginePolicy
 from tidegate.consumers.health import HealthBoard
 from tidegate.consumers.metrics import Metrics
-from tidegate.consumers.worker import worker
 from tidegate.consumers.worker.worker import CHUNKS_WAITING_MAX, Parts, Worker
+from tidegate.inbox import finishing
 from tidegate.inbox.clock import SystemClock
 from tidegate.inbox.event import Partition
 from tidegate.inbox.holding import Holdings
@@ -74,7 +74,7 @@ async def test_what_waits_for_the_inbox_holds_the_client_back() -> None:
 
 async def test_a_task_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a library may, whose `asyncio.wait_for` ends in the turn of the cancellation."""
-    monkeypatch.setattr(worker, "CANCEL_AGAIN_S", 0.01)
+    monkeypatch.setattr(finishing, "CANCEL_AGAIN_S", 0.01)
     desk, lost = Desk(), asyncio.Event()
 
     async def goes_on() -> None:
