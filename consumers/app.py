@@ -23,6 +23,7 @@ from ..dlq.rule_checks import policy_problems, rule_problems, rule_warnings
 from ..inbox.effect_rules import MARGIN_S, RESULT_BYTES_MAX, DoneNeed, Effect, EffectRule
 from ..inbox.effect_rules import problems_of as effect_problems
 from ..inbox.errors import Problem
+from ..inbox.handlers import Kind
 from ..inbox.scope import EventIdRule, FromPosition, Scope
 from ..inbox.versions import RUNS_FROM
 from ..projections.projection import (
@@ -185,6 +186,11 @@ class Consumer:
         return (*self.projections, *self.commands)
 
     @property
+    def kinds(self) -> dict[str, Kind]:
+        """What each handler is."""
+        return {name: "projection" if name in self.projections else "command" for name in self.handler_names}
+
+    @property
     def renamed(self) -> dict[str, str]:
         """The names that handlers had before: new -> old."""
         handlers = (*self.projections.values(), *self.commands.values())
@@ -192,10 +198,8 @@ class Consumer:
 
     def payload_types(self) -> frozenset[type]:
         """Every payload class that a handler takes."""
-        takes: set[type] = set()
-        for handler in (*self.projections.values(), *self.commands.values()):
-            takes |= {taken for taken in handler.takes if isinstance(taken, type)}
-        return frozenset(takes)
+        handlers = (*self.projections.values(), *self.commands.values())
+        return frozenset(taken for handler in handlers for taken in handler.takes if isinstance(taken, type))
 
     def problems(self) -> list[Problem]:
         """What is wrong with the declarations."""
@@ -320,13 +324,8 @@ class App:
 
         def declare(function: F) -> F:
             if command_type in self.handlers:
-                self._problems.append(
-                    Problem(
-                        f"command {command_type.__name__}",
-                        "it has two handlers",
-                        "keep exactly one @app.handler for it",
-                    )
-                )
+                key = f"command {command_type.__name__}"
+                self._problems.append(Problem(key, "it has two handlers", "keep exactly one @app.handler for it"))
             self.handlers[command_type] = HandlerFunction(function)
             return function
 

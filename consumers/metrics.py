@@ -102,6 +102,7 @@ TABLE: Final = (
     Metric("outbox_oldest_seconds", "gauge", "Age of the oldest of them."),
     Metric("outbox_published", "counter", "Outbox rows delivered, by result.", ("result",)),
     Metric("handlers_gone", "gauge", "Handlers with rows or checkpoints that the app no longer has."),
+    Metric("consumers_gone", "gauge", "Consumers that the app no longer has, and that left rows, letters or calls."),
     Metric("loop_stall_seconds", "gauge", "Time since the event loop last turned."),
     Metric("poll_age_seconds", "gauge", "Time since the poll loop last turned."),
 )

@@ -10,15 +10,14 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, final
+from typing import Any, Final, final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .event import Partition
+from .handlers import Kind
 from .tables import Tables
-
-Kind = Literal["command", "projection"]
 
 
 @final

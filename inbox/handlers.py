@@ -4,13 +4,16 @@ A number outlives its name. `renamed_from=` gives the row of the old name the ne
 renames `a` to `b`; 2. it is rolled back, v1 has `a` and no `b`; 3. v1 finds that `b` was called `a`, and renames it
 back. In each of them it is the same number with the same claims, checkpoints and rows, so nothing is handled twice, and
 replicas of both that run side by side share it. What the app no longer has stays until somebody says what it is.
+
+A number is of one kind, projection or command: each claims under versions that the other never asks for, so under the
+other's number either would handle its history again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -21,21 +24,31 @@ from .tables import Tables
 RESERVED: Final = ""
 """The handler of records without one of their own: undecodable and unmatched ones."""
 
+Kind = Literal["command", "projection"]
+
 NOT_RENAMED: Final[Mapping[str, str]] = MappingProxyType({})
+NOT_TOLD: Final[Mapping[str, Kind]] = MappingProxyType({})
 
 
 async def register_handlers(
-    conn: AsyncConnection, t: Tables, consumer: str, names: Iterable[str], renamed: Mapping[str, str] = NOT_RENAMED
+    conn: AsyncConnection,
+    t: Tables,
+    consumer: str,
+    names: Iterable[str],
+    renamed: Mapping[str, str] = NOT_RENAMED,
+    kinds: Mapping[str, Kind] = NOT_TOLD,
 ) -> dict[str, int]:
     """The ids of the consumer's handlers, made where new; with the reserved one. Any number may do this at once.
 
-    `renamed` says which of `names` had which name before. One that was discarded and is back counts again.
+    `renamed` says which of `names` had which name before, `kinds` what they are. One that was discarded and is back
+    counts again.
 
     Raises:
-        ConfigurationError: a new name and its old one both have a row of their own.
+        ConfigurationError: a new name and its old one both have a row of their own, or one was of the other kind.
     """
     wanted = sorted({RESERVED, *names})
     await _refuse_two(conn, t, consumer, renamed)
+    await _refuse_other_kind(conn, t, consumer, kinds, renamed)
     await _rename(conn, t, consumer, renamed)
     await _rename_back(conn, t, consumer, wanted)
     await conn.execute(
@@ -48,6 +61,7 @@ async def register_handlers(
         """),
         {"consumer": consumer, "names": wanted},
     )
+    await _tell_kinds(conn, t, consumer, kinds)
     await _count_again(conn, t, consumer, wanted)
     known = await known_handlers(conn, t, consumer)
     return {name: known[name] for name in wanted}
@@ -93,6 +107,56 @@ async def _rename_back(conn: AsyncConnection, t: Tables, consumer: str, wanted: 
                AND NOT EXISTS (SELECT FROM {handler} o WHERE o.consumer = :consumer AND o.name = h.former_name)
         """),
         {"consumer": consumer, "names": list(wanted)},
+    )
+
+
+async def _tell_kinds(conn: AsyncConnection, t: Tables, consumer: str, kinds: Mapping[str, Kind]) -> None:
+    """Behind the insert, which waits for whoever makes the same row: of two at once one finds the other's."""
+    await conn.execute(
+        t.sql("""
+            WITH mine AS (
+              SELECT h.id, u.kind FROM unnest(CAST(:names AS text[]), CAST(:kinds AS text[])) u (name, kind)
+                JOIN {handler} h ON h.consumer = :consumer AND h.name = u.name
+               WHERE h.kind IS NULL ORDER BY h.id FOR NO KEY UPDATE OF h)
+            UPDATE {handler} h SET kind = mine.kind FROM mine WHERE h.id = mine.id
+        """),
+        {"consumer": consumer, "names": list(kinds), "kinds": list(kinds.values())},
+    )
+    await _refuse_other_kind(conn, t, consumer, kinds, NOT_RENAMED)
+
+
+async def _refuse_other_kind(
+    conn: AsyncConnection, t: Tables, consumer: str, kinds: Mapping[str, Kind], renamed: Mapping[str, str]
+) -> None:
+    if problems := await kind_problems(conn, t, consumer, kinds, renamed):
+        raise ConfigurationError(problems)
+
+
+async def kind_problems(
+    conn: AsyncConnection, t: Tables, consumer: str, kinds: Mapping[str, Kind], renamed: Mapping[str, str] = NOT_RENAMED
+) -> list[Problem]:
+    """Handlers that the database knows as the other kind, under their name or the one that a start would take."""
+    rows = await _rows(conn, t, consumer)
+    named = {row.name: row for row in rows}
+    formerly = {row.former_name: row for row in rows if row.former_name is not None and row.name not in kinds}
+    problems: list[Problem] = []
+    for name, kind in kinds.items():
+        old = renamed.get(name, name)
+        row = named.get(name) or named.get(old) or formerly.get(name)
+        if row is not None and row.kind not in (None, kind):
+            problems.append(_kind_problem(consumer, name, kind, row.name))
+    return problems
+
+
+def _kind_problem(consumer: str, name: str, kind: Kind, was: str) -> Problem:
+    other: Kind = "command" if kind == "projection" else "projection"
+    return Problem(
+        f"handler {name!r} of {consumer!r}",
+        f"the app declares a {kind}, but the database knows {was!r} as a {other}: a {kind} does not see what a {other} "
+        "has done, and would handle its history again",
+        f"declare the {other} again, or give the {kind} a name of its own, without renamed_from= (it begins where the "
+        f"consumer's other handlers are), and discard what the {other} left with "
+        f"`tidegate handlers discard {was} --consumer {consumer}`",
     )
 
 

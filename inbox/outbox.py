@@ -185,6 +185,22 @@ async def mark_published(conn: AsyncConnection, t: Tables, ids: Collection[bytes
         )
 
 
+async def give_up(conn: AsyncConnection, t: Tables, consumer: str, limit: int) -> int:
+    """Lock order 7: up to `limit` rows of the consumer that wait are not sent any more; how many.
+
+    They stay as they are, so that a repeat of their cause puts nothing new; what says so is the audit.
+    """
+    rows = await conn.execute(
+        t.sql("""
+            WITH mine AS (SELECT id FROM {outbox} WHERE consumer = :consumer AND published_at IS NULL
+                           ORDER BY id LIMIT :limit FOR NO KEY UPDATE)
+            UPDATE {outbox} o SET published_at = clock_timestamp() FROM mine WHERE o.id = mine.id RETURNING 1
+        """),
+        {"consumer": consumer, "limit": limit},
+    )
+    return len(rows.all())
+
+
 async def pending(conn: AsyncConnection, t: Tables, consumer: str | None = None) -> Pending:
     """How many rows wait (of one consumer, or of all) and how old the oldest is, by the database's clock."""
     row = await conn.execute(

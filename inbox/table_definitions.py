@@ -28,7 +28,8 @@ from .columns import (
 def handler_table(m: sa.MetaData) -> sa.Table:
     """Each registered projection or command of a consumer; `''` is for records without a handler of their own.
 
-    `former_name` is what a renamed one was called before; `discarded_at` says that a gone one is not missed.
+    `former_name` is what a renamed one was called before; `discarded_at` says that a gone one is not missed. `kind` is
+    said at the first start, and never changes.
     """
     return sa.Table(
         "handler",
@@ -38,10 +39,12 @@ def handler_table(m: sa.MetaData) -> sa.Table:
         column("name", Text),
         nullable("former_name", Text),
         nullable("discarded_at", Time),
+        nullable("kind", Text),
         key("handler", "id"),
         unique("handler", "consumer", "name"),
         check("handler", "names", f"consumer <> '' AND char_length(consumer) <= {NAME_CHARS_MAX}"
                f" AND char_length(name) <= {NAME_CHARS_MAX}"),
+        check("handler", "kind", "kind IN ('command', 'projection')"),
     )  # fmt: skip
 
 
@@ -59,13 +62,17 @@ def topic_table(m: sa.MetaData) -> sa.Table:
 
 
 def consumer_table(m: sa.MetaData) -> sa.Table:
-    """Every consumer that ever started: `start="latest"` holds only at the first start."""
+    """Every consumer that ever started: `start="latest"` holds only at the first start.
+
+    `app` is the name of the app that started it last: what that one no longer has is gone, another app's is not.
+    """
     return sa.Table(
         "consumer",
         m,
         column("name", Text),
         column("first_started_at", Time, "clock_timestamp()"),
         column("done_needs", postgresql.JSONB(), "'{}'"),
+        nullable("app", Text),
         key("consumer", "name"),
         short("consumer", "name"),
     )

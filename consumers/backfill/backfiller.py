@@ -26,10 +26,10 @@ from ...dlq.permission import Act, Gate, Permit, Place, ask
 from ...dlq.reach import SEVERAL
 from ...dlq.verbs import Verb
 from ...inbox import audit, backfills, births, claim, fence, holds, restored, topics, versions
-from ...inbox.backfills import Kind, Part, Run
+from ...inbox.backfills import Part, Run
 from ...inbox.errors import ConfigurationError, FatalError, OwnershipLost
 from ...inbox.event import Partition
-from ...inbox.handlers import RESERVED, known_handlers
+from ...inbox.handlers import RESERVED, kind_problems, known_handlers
 from ...inbox.migrate import check_schema
 from ...inbox.safe_text import Scalar
 from ...inbox.store import Store
@@ -102,15 +102,14 @@ class Backfiller:
     async def start(self, order: Order) -> Run:
         """Write a backfill down, with its window as offsets. Raises as `plan` does."""
         consumer, planned = await self._judged(order)
-        kind: Kind = "projection" if order.handler in consumer.projections else "command"
         tables = self._store.tables
         async with self._store.transaction() as conn:
             if order.hold:
                 await claim.lock_generations(conn, tables)
             number = await backfills.begin(
                 conn, tables,
-                consumer=order.consumer, handler=order.handler, kind=kind, actor=order.actor, why=order.reason,
-                wanted=order.wanted(), cluster_id=planned.cluster_id,
+                consumer=order.consumer, handler=order.handler, kind=consumer.kinds[order.handler], actor=order.actor,
+                why=order.reason, wanted=order.wanted(), cluster_id=planned.cluster_id,
             )  # fmt: skip
             await audit.write(conn, tables, _act(order, number).line(_place(order)))
             parts = await self._hold(conn, consumer, order, number, planned) if order.hold else planned.parts
@@ -288,9 +287,12 @@ class Backfiller:
         async with self._store.look() as conn:
             await check_schema(conn, tables)
             ids = await known_handlers(conn, tables, consumer.name)
+            problems = await kind_problems(conn, tables, consumer.name, {handler: consumer.kinds[handler]})
             projection = consumer.projections.get(handler)
             declared = {} if projection is None or handler not in ids else {ids[handler]: (handler, projection.version)}
             changed = await versions.changed(conn, tables, declared) if declared else []
+        if problems:
+            raise ConfigurationError(problems)
         if handler not in ids:
             raise ConfigurationError.of(
                 "--handler", f"the database knows no {handler!r} of {consumer.name!r}: it never ran", "run it first"

@@ -174,6 +174,12 @@ def refused_at(run: Run, consumer: Consumer, cluster_id: str) -> ConfigurationEr
             f"backfill {run.id} reads cluster {run.cluster_id or '(unnamed)'}, this is {cluster_id or '(unnamed)'}",
             "go on where it was started",
         )
+    if consumer.kinds.get(run.handler) != run.kind:
+        return ConfigurationError.of(
+            f"handler {run.handler!r} of {consumer.name!r}",
+            f"backfill {run.id} was started for a {run.kind}, and the app has none of this name",
+            f"go on with the app that started it, or: tidegate backfill abandon {run.id}",
+        )
     strange = sorted({part.partition.topic for part in run.parts} - set(consumer.topics))
     if strange:
         return ConfigurationError.of(

@@ -11,16 +11,17 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from ...dlq.leaving import left_by, open_effects
+from ...dlq.leaving import left_by, left_by_consumer, open_effects
 from ...inbox import standbys, versions
+from ...inbox.consumers import gone_consumers
 from ...inbox.errors import ConfigurationError, FatalError, Problem, RecordError, TidegateError
 from ...inbox.event import Record
-from ...inbox.handlers import gone_handlers, known_handlers, two_problem
+from ...inbox.handlers import gone_handlers, kind_problems, known_handlers, two_problem
 from ...inbox.migrate import check_schema
 from ...inbox.store import STORE_ERRORS, Store
 from ...inbox.tables import Tables
 from .. import identity
-from ..app import Consumer
+from ..app import App, Consumer
 from ..settings import Settings
 from .cluster import Cluster
 from .database_errors import told
@@ -39,12 +40,15 @@ class Findings:
     warnings: list[str] = field(default_factory=list[str])
 
 
-def check(settings: Settings, consumers: Sequence[Consumer], effects: Collection[str] = ()) -> Findings:
-    """Look at the database, the cluster and the registry, and at what they know of these consumers and `effects`."""
+def check(settings: Settings, app: App, consumers: Sequence[Consumer]) -> Findings:
+    """Look at the database, the cluster and the registry, and at what they know of these consumers of the app.
+
+    Consumers that the app no longer has are looked for whichever are meant: no other look would find them.
+    """
     warnings = dict.fromkeys(warning for consumer in consumers for warning in consumer.warnings())
     found = Findings(warnings=list(warnings))
     _permission(settings, found)
-    found.problems += asyncio.run(_database(settings, consumers, effects, found.warnings))
+    found.problems += asyncio.run(_database(settings, app, consumers, found.warnings))
     found.problems += _cluster(settings, consumers, found.warnings)
     for consumer in consumers:
         found.problems += _codec(settings, consumer)
@@ -67,14 +71,12 @@ def _permission(settings: Settings, found: Findings) -> None:
 # ---------------------------------------------------------------------------------------------------------- database
 
 
-async def _database(
-    settings: Settings, consumers: Sequence[Consumer], effects: Collection[str], warnings: list[str]
-) -> list[Problem]:
+async def _database(settings: Settings, app: App, consumers: Sequence[Consumer], warnings: list[str]) -> list[Problem]:
     store = open_store(settings, "check")
     try:
         async with store.transaction() as conn:
-            warnings += standbys.dangers_of(await standbys.look(conn)) if effects else []
-            return await _looked_at(conn, store, consumers, effects)
+            warnings += standbys.dangers_of(await standbys.look(conn)) if app.effects else []
+            return await _looked_at(conn, store, app, consumers)
     except ConfigurationError as error:
         return list(error.problems)
     except FatalError as error:
@@ -86,9 +88,7 @@ async def _database(
         await store.database.close()
 
 
-async def _looked_at(
-    conn: AsyncConnection, store: Store, consumers: Sequence[Consumer], effects: Collection[str]
-) -> list[Problem]:
+async def _looked_at(conn: AsyncConnection, store: Store, app: App, consumers: Sequence[Consumer]) -> list[Problem]:
     problems: list[Problem] = []
     version = int(await conn.scalar(sa.text("SELECT current_setting('server_version_num')")))
     if version < POSTGRESQL_MIN:
@@ -96,8 +96,9 @@ async def _looked_at(
     await check_schema(conn, store.tables)
     for consumer in consumers:
         problems += await _handlers(conn, store, consumer)
-        problems += await _effects(conn, store.tables, consumer.name, effects)
-    return problems
+        problems += await _effects(conn, store.tables, consumer.name, app.effects)
+    gone = await gone_consumers(conn, store.tables, app.name, app.consumers)
+    return problems + [await _gone_consumer(conn, store.tables, app.name, name) for name in gone]
 
 
 async def _handlers(conn: AsyncConnection, store: Store, consumer: Consumer) -> list[Problem]:
@@ -105,6 +106,7 @@ async def _handlers(conn: AsyncConnection, store: Store, consumer: Consumer) -> 
     known = await known_handlers(conn, t, consumer.name)
     gone = await gone_handlers(conn, t, consumer.name, consumer.handler_names, renamed)
     problems = [await _gone(conn, t, consumer.name, name, gone[name]) for name in gone if name not in renamed.values()]
+    problems += await kind_problems(conn, t, consumer.name, consumer.kinds, renamed)
     problems += [two_problem(consumer.name, new, old) for new, old in renamed.items() if {new, old} <= known.keys()]
     declared = {known[name]: (name, p.version) for name, p in consumer.projections.items() if name in known}
     return problems + [
@@ -131,12 +133,23 @@ async def _effects(conn: AsyncConnection, t: Tables, consumer: str, effects: Col
 
 
 async def _gone(conn: AsyncConnection, t: Tables, consumer: str, name: str, handler_id: int) -> Problem:
-    left = await left_by(conn, t, handler_id)
+    left = await left_by(conn, t, [handler_id])
     return Problem(
         f"handler {name!r} of {consumer!r}",
         f"the database knows it and the app no longer has it; it left {left}, which stay as they are",
         f"put it back, declare its new name with renamed_from={name!r}, or discard what it left: "
         f"`tidegate handlers discard {name} --consumer {consumer}`",
+    )
+
+
+async def _gone_consumer(conn: AsyncConnection, t: Tables, app: str, name: str) -> Problem:
+    left = await left_by_consumer(conn, t, name)
+    calls = f", and end its calls: `tidegate review list --consumer {name}`" if left.calls else ""
+    return Problem(
+        f"consumer {name!r} of app {app!r}",
+        f"the database knows it and the app no longer has it; it left {left}, which stay as they are",
+        f"put it back, or discard what it left: `tidegate handlers discard --consumer {name}`{calls} "
+        "(where another app of this name has it, give one of the two a name of its own)",
     )
 
 

@@ -81,7 +81,7 @@ def check(app: AppOption = None, consumer: ConsumerOption = None, config: Config
     prepared, problems = judge(app, config, BOTH)
     warnings: list[str] = []
     if prepared is not None:
-        found = checking.check(prepared.settings, chosen(prepared.app, consumer), prepared.app.effects)
+        found = checking.check(prepared.settings, prepared.app, chosen(prepared.app, consumer))
         problems += found.problems
         warnings += found.warnings
     for warning in warnings:
@@ -209,25 +209,31 @@ def list_handlers(
     config: ConfigOption = None,
     token_file: TokenOption = None,
 ) -> None:
-    """List every handler that the database knows, whether the app has it or not."""
+    """List every handler that the database knows, whether the app has it, or its consumer, or not."""
     prepared = prepare(app, config, DATABASE)
-    asyncio.run(handlers.show(access_to(prepared.settings, token_file), choose(prepared.app, consumer)))
+    asyncio.run(handlers.show(access_to(prepared.settings, token_file), prepared.app, consumer))
 
 
 @handlers_app.command(name="discard")
 def discard_handler(
-    name: Annotated[str, typer.Argument(help="A handler that the app no longer has.")],
     reason: Annotated[str, typer.Option("--reason", help="Why: it stands in the audit.")],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A handler that the app no longer has; left out: all of a consumer that it no longer has.",
+            show_default=False,
+        ),
+    ] = None,
     app: AppOption = None,
     consumer: ConsumerOption = None,
     config: ConfigOption = None,
     token_file: TokenOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it. Without it you only see what would be done.")] = False,
 ) -> None:
-    """Say that what a gone handler left is not wanted: its rows are discarded, and `check` finds nothing any more."""
+    """Say that what a gone handler or consumer left is not wanted: its rows are discarded, and `check` is content."""
     prepared = prepare(app, config, DATABASE)
     asked = access_to(prepared.settings, token_file)
-    asyncio.run(handlers.discard(asked, choose(prepared.app, consumer), name, reason, really=yes))
+    asyncio.run(handlers.discard(asked, prepared.app, consumer, name, reason, really=yes))
 
 
 @app.command()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import sqlalchemy as sa
 import structlog
@@ -13,7 +11,7 @@ import structlog
 from ...dlq.leaving import open_effects
 from ...inbox import checkpoint, consumers, handlers, versions
 from ...inbox.database import NotConnectedError
-from ...inbox.effect_rules import Effect, probe_of
+from ...inbox.effect_rules import probe_of
 from ...inbox.errors import ConfigurationError, FatalError, Problem
 from ...inbox.migrate import check_schema
 from ...inbox.points import Writes
@@ -34,15 +32,14 @@ class Registered:
     """It ran before."""
     gone: tuple[str, ...]
     """Handlers that the app no longer has."""
+    gone_consumers: int
+    """How many whole consumers it no longer has."""
     now: datetime.datetime
     """The database's time."""
 
 
-NO_EFFECTS: Mapping[str, Effect] = MappingProxyType({})
-
-
-async def register(store: Store, consumer: Consumer, effects: Mapping[str, Effect] = NO_EFFECTS) -> Registered:
-    """Give each handler its id; `effects` are those that the app declares.
+async def register(store: Store, app: App, consumer: Consumer) -> Registered:
+    """Give each handler its id, and note what the app says of them.
 
     Raises:
         ConfigurationError: the schema does not fit, or a version or a name changed in a way that cannot be followed.
@@ -52,16 +49,18 @@ async def register(store: Store, consumer: Consumer, effects: Mapping[str, Effec
             await check_schema(conn, store.tables)
             known = await consumers.ever_started(conn, store.tables, consumer.name)
             ids = await handlers.register_handlers(
-                conn, store.tables, consumer.name, consumer.handler_names, consumer.renamed
+                conn, store.tables, consumer.name, consumer.handler_names, consumer.renamed, consumer.kinds
             )
             declared = {ids[name]: (name, projection.version) for name, projection in consumer.projections.items()}
             changed = await versions.declare_live(conn, store.tables, declared)
             if changed:
                 raise ConfigurationError([_changed(consumer, change) for change in changed])
             await consumers.first_start(conn, store.tables, consumer.name)
-            await consumers.declare_needs(conn, store.tables, consumer.name, effects.values())
+            await consumers.belongs_to(conn, store.tables, consumer.name, app.name)
+            await consumers.declare_needs(conn, store.tables, consumer.name, app.effects.values())
             await checkpoint.attach_only(conn, store.tables, consumer.name, list(ids.values()))
             gone = await handlers.gone_handlers(conn, store.tables, consumer.name, consumer.handler_names)
+            gone_consumers = await consumers.gone_consumers(conn, store.tables, app.name, app.consumers)
             open_calls = await open_effects(conn, store.tables, consumer.name)
             now = (await conn.execute(sa.select(sa.func.clock_timestamp()))).scalar_one()
     except OSError as error:
@@ -71,9 +70,11 @@ async def register(store: Store, consumer: Consumer, effects: Mapping[str, Effec
         ) from error
     if gone:
         log.warning("handlers_gone", handlers=list(gone), what="their rows and checkpoints are left as they are")
-    if undeclared := sorted(open_calls.keys() - effects):
+    if gone_consumers:
+        log.warning("consumers_gone", consumers=gone_consumers, what="what they left is left as it is")
+    if undeclared := sorted(open_calls.keys() - app.effects):
         log.warning("effects_gone", effects=undeclared, what="the end of calls is not known; they are left as they are")
-    return Registered(ids, known, tuple(gone), now)
+    return Registered(ids, known, tuple(gone), len(gone_consumers), now)
 
 
 def _changed(consumer: Consumer, change: versions.Changed) -> Problem:

@@ -95,7 +95,7 @@ async def run_consumer(
             tables(settings.database.schema_name),
         )
         stack.push_async_callback(store.database.close)
-        registered = await register(store, consumer, app.effects)
+        registered = await register(store, app, consumer)
         learning = Learning(store, registered.handler_ids.values())
         stack.push_async_callback(learning.close)
         resources = await stack.enter_async_context(app.open_resources())
@@ -161,6 +161,7 @@ class Assembly:
         self._reader: ReaderPort = KafkaReader(options)
         board.polled_at = self._kafka.polled_at
         metrics.set("handlers_gone", len(registered.gone))
+        metrics.set("consumers_gone", registered.gone_consumers)
         ledger = Ledger(store, ask=asker(mediator), gate=self._brakes.gate, clock=self._clock)
         self._effects = Effects(ledger, app.effects, consumer.name, named_effects(consumer))
         self._reconciler = self._reconcile(ledger, app)

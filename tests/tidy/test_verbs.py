@@ -63,7 +63,7 @@ MUTATING: Final = (
     *("failure.requeue", "failure.discard", "failure.complete", "failure.bury", "effect_findings.resolve"),
     *("breaker_rows.close", "raise_incarnation", "declare_restored", "mark_discarded", "repairs.edit"),
     *("repairs.unedit", "repairs.redact", "repairs.redact_message", "audit.write"),
-    *("repairs.redact_results", "repairs.withdraw"),
+    *("repairs.redact_results", "repairs.withdraw", "outbox.give_up"),
 )
 """What changes what operators act on. The command line calls none of them: services do, behind their verbs."""
 

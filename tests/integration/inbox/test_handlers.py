@@ -6,9 +6,17 @@ import asyncio
 
 import pytest
 
+from tests.support.locks import until_blocked
 from tidegate.inbox.database import Database
 from tidegate.inbox.errors import ConfigurationError
-from tidegate.inbox.handlers import RESERVED, gone_handlers, known_handlers, mark_discarded, register_handlers
+from tidegate.inbox.handlers import (
+    RESERVED,
+    Kind,
+    gone_handlers,
+    known_handlers,
+    mark_discarded,
+    register_handlers,
+)
 from tidegate.inbox.tables import Tables
 
 
@@ -74,3 +82,49 @@ async def test_a_gone_handler_is_named_until_it_is_discarded_and_counts_again_wh
     assert await register(db, t, "kept", "gone") == ids
     assert await gone(db, t, "kept") == ["gone"]
     assert RESERVED in ids
+
+
+async def of_kind(db: Database, t: Tables, kind: Kind, name: str = "x", **renamed: str) -> dict[str, int]:
+    """Start a release that has one handler of this kind."""
+    async with db.transaction() as conn:
+        return await register_handlers(conn, t, "billing", [name], renamed, {name: kind})
+
+
+@pytest.mark.parametrize("first", ["command", "projection"])
+@pytest.mark.parametrize("name", ["x", "was_x"])
+async def test_of_two_releases_that_start_at_once_with_other_kinds_one_is_refused(
+    db: Database, t: Tables, first: Kind, name: str
+) -> None:
+    """The second one waits for the first one's row, made or renamed, and looks again behind it."""
+    other: Kind = "projection" if first == "command" else "command"
+    renamed = {} if name == "x" else {"x": name}
+    if renamed:
+        await of_kind(db, t, first, name)
+    async with db.transaction() as conn:
+        ids = await register_handlers(conn, t, "billing", ["x"], renamed, {"x": first})
+        second = asyncio.ensure_future(of_kind(db, t, other))
+        await until_blocked(db)
+    with pytest.raises(ConfigurationError, match=f"'x' as a {first}"):
+        await second
+    assert await of_kind(db, t, first) == ids
+
+
+async def test_whoever_waited_for_a_start_that_failed_is_of_its_own_kind(db: Database, t: Tables) -> None:
+    async with db.transaction() as conn:
+        await register_handlers(conn, t, "billing", ["x"], {}, {"x": "command"})
+        second = asyncio.ensure_future(of_kind(db, t, "projection"))
+        await until_blocked(db)
+        await conn.rollback()
+    await second
+    with pytest.raises(ConfigurationError, match="'x' as a projection"):
+        await of_kind(db, t, "command")
+
+
+async def test_an_app_from_before_a_renaming_finds_its_handler_only_where_it_is_of_its_kind(
+    db: Database, t: Tables
+) -> None:
+    await of_kind(db, t, "command", "old")
+    await of_kind(db, t, "command", "new", new="old")
+    with pytest.raises(ConfigurationError, match="'new' as a command"):
+        await of_kind(db, t, "projection", "old")
+    assert await of_kind(db, t, "command", "old")
