@@ -5,6 +5,9 @@ A test says which case it is for in its docstring, in lines of this form:
     Case: B21
     Parts: real (fastavro)
     Red when: codecs/avro.py reads decimals with fastavro's own reader instead of ours
+
+What turns it red begins with its place: a file, or `module.function`, or `Class.method`. What is named directly behind
+a file (``file.py `name` ``, `file.py's name`), each `identifier` and every `_private` name stand in the file.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +29,16 @@ LABEL: Final = re.compile(r"^(Case|Parts|Red when):[ \t]*(.*)$")
 NUMBER: Final = re.compile(r"B\d{2}")
 PARTS: Final = re.compile(r"\b(real|mock|fake|none)\b|^-$")
 """`none`, or a dash: the guard is a pure function, and the test calls it."""
+
+SOURCES: Final[tuple[str, ...]] = ("inbox", "dlq", "projections", "consumers", "docs")
+FILE: Final = re.compile(
+    r"(?P<file>[\w/]+\.(?:py|md))(?:(?:'s)? `(?P<quoted>[^`]+)`|'s (?P<owned>\w[\w.]*)| (?P<bare>\w*[._A-Z][\w.]*))?"
+)
+OWNER: Final = re.compile(
+    r"(?:^|,? or )`?(?P<owner>[A-Za-z]\w*)(?:'s (?P<owned>\w+)|\.(?!py\b|md\b)(?P<dotted>\w[\w.]*))"
+)
+"""A module or a class, where the files of both are not named."""
+IDENTIFIER: Final = re.compile(r"`([A-Za-z_][\w.]*)`|(?<!\w)(_[A-Za-z]\w+)")
 
 SHORTEST: Final = 15
 """Characters that the name of a change needs at least."""
@@ -50,6 +64,48 @@ class Case:
             yield "`Red when:` names no change"
         if not self.promise:
             yield "the docstring does not begin with the behaviour"
+
+
+def stale(red_when: str) -> Iterator[str]:
+    """What it names and is called otherwise now, or stands elsewhere."""
+    places: set[Path] = set()
+    for match in FILE.finditer(red_when):
+        found = {path for path in sources() if path.as_posix().endswith(f"/{match['file']}")}
+        places |= found
+        if not found:
+            yield f"there is no {match['file']}"
+        yield from _gone(match["quoted"] or match["owned"] or match["bare"], found)
+    for match in OWNER.finditer(red_when):
+        found = {path for path, text in sources().items() if _belongs_to(path, text, match["owner"])}
+        places |= found
+        yield from _gone(match["owned"] or match["dotted"], found)
+    if not places:
+        yield "it names no place"
+    for match in IDENTIFIER.finditer(red_when):
+        yield from _gone(match[1] or match[2], places)
+
+
+def _gone(name: str | None, found: set[Path]) -> Iterator[str]:
+    if name and found and not any(_stands_in(name, sources()[path]) for path in found):
+        yield f"{name} stands in none of {', '.join(sorted(path.name for path in found))}"
+
+
+@cache
+def sources() -> dict[Path, str]:
+    """Every file that a case may name."""
+    root = TESTS.parent
+    paths = (path for folder in SOURCES for kind in ("*.py", "*.md") for path in (root / folder).rglob(kind))
+    return {path: path.read_text(encoding="utf-8") for path in paths}
+
+
+def _belongs_to(path: Path, text: str, owner: str) -> bool:
+    return path.suffix == ".py" and (path.stem == owner or any(f"\nclass {owner}{end}" in text for end in "(:["))
+
+
+def _stands_in(name: str, text: str) -> bool:
+    """Also each part of a dotted one (`Class.method`)."""
+    parts = name.split(".") if re.fullmatch(r"\w+(?:\.\w+)*\.?", name) else [name]
+    return all(re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text) for part in parts)
 
 
 def collect(folder: Path = TESTS) -> list[Case]:

@@ -76,7 +76,6 @@ CHUNKS_WAITING_MAX = 4
 a blocked loop or a slow look into the inbox adds half of it.
 """
 
-
 TURN_LOOK_S = 0.5
 """How soon a stop is noticed by what waits for its turn."""
 
@@ -204,13 +203,12 @@ class Worker:
         """The worker cannot go on. The first error counts."""
         if self.failed.done():
             return
-        fatal = _fatal_in(error)
-        unexpected = fatal is None
-        if fatal is None:
-            fatal = FatalError(f"unexpected {type(error).__name__}", fix="this is a bug of tidegate: see the log")
+        unexpected = FatalError(f"unexpected {type(error).__name__}", fix="this is a bug of tidegate: see the log")
+        found = _fatal_in(error)
+        fatal = unexpected if found is None else found
         self.failed.set_result(fatal)  # first of all: to tell of it may fail
         self._board.fatal = full_message(fatal)  # a handler may have raised it
-        if unexpected:
+        if found is None:
             log.error("unexpected", error=type(error).__name__, exc_info=error)
 
     async def cancel_all(self) -> None:

@@ -85,7 +85,7 @@ async def test_a_session_that_is_ended_at_any_point_costs_an_attempt_and_nothing
 
     Case: B48
     Parts: real (Kafka, PostgreSQL, process)
-    Red when: dlq/rules.py `_OF_FAULT` maps Fault.DEPENDENCY to _REJECTED
+    Red when: dlq/rule_tables.py `OF_FAULT` maps Fault.DEPENDENCY to None
     """
     async with world(tmp_path, kafka_bootstrap, database_url, topic) as group:
         more = Input(3, poisoned=False)

@@ -119,9 +119,10 @@ class RunningWorker:
             return await self._running
 
     async def kill(self) -> None:
-        """Cut it off wherever it stands: nothing is drained. It is no kill -9: it leaves the group, lets its fences go.
+        """Cut it off wherever it stands: nothing is drained.
 
-        A test of what stands after an unclean end says so in the fence's row, or has a process of its own to kill.
+        It is no kill -9: it leaves the group and lets its fences go. A test of what stands after an unclean end says so
+        in the fence's row, or has a process of its own to kill.
         """
         self._running.cancel()
         await asyncio.wait((self._running,), timeout=PATIENCE_S)

@@ -192,7 +192,7 @@ async def test_no_session_state_outlives_a_transaction(db: Database, t: Tables) 
 
     Case: B46
     Parts: real (PostgreSQL; no pooler)
-    Red when: inbox/claim.py takes pg_advisory_lock_shared instead of pg_advisory_xact_lock_shared
+    Red when: inbox/failing.py takes pg_advisory_lock_shared instead of `pg_advisory_xact_lock_shared`
     """
     await claimed(db, t, ids(0, 10), optimistic=True)
     async with db.transaction() as conn:

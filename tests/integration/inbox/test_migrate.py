@@ -94,7 +94,7 @@ async def test_a_migrators_lock_ends_with_its_transaction(db: Database, t: Table
 
     Case: B46
     Parts: real (PostgreSQL; no pooler)
-    Red when: inbox/migrate.py takes pg_advisory_lock instead of pg_advisory_xact_lock
+    Red when: inbox/migrate.py takes pg_advisory_lock instead of `pg_advisory_xact_lock`
     """
     async with db.transaction() as conn:
         await migrate.upgrade_in(conn, t)

@@ -473,7 +473,7 @@ async def test_one_completion_that_cannot_be_stored_fails_alone(stage: Stage, to
 
     Case: B36
     Parts: real (Kafka, PostgreSQL)
-    Red when: completing.py `_flush` leaves a group with bad data to `self._drop(members)` instead of `_split`
+    Red when: completing.py `_flush` leaves a group with bad data to `self.drop(members)` instead of `_split`
     """
     name, out = topic(partitions=1), topic(partitions=1)
     app = reader(name)

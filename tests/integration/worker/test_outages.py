@@ -24,7 +24,8 @@ async def test_a_database_that_is_away_costs_no_event_no_attempt_and_no_letter(s
 
     Case: B35
     Parts: real (Kafka, PostgreSQL)
-    Red when: commands.py `_decision` takes every dependency for one that answers (`if True` for its question)
+    Red when: consumers/worker/attempts.py `_decision` takes every dependency for one that answers (`if False` for
+      its question)
     """
     await table_of(stage)
     name = topic(partitions=4)

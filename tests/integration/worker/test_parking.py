@@ -237,7 +237,7 @@ async def test_rules_decide_what_an_exception_leads_to(stage: Stage, topic: Topi
 
     Case: B35
     Parts: real (PostgreSQL, Kafka)
-    Red when: consumers/worker/attempts.py does not pass the policy's rules to decide
+    Red when: consumers/worker/attempts.py `until_settled` takes `()` for `subject.policy.rules`
     """
     await table_of(stage)
     name = topic(partitions=1)

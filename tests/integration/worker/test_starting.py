@@ -258,7 +258,7 @@ async def test_a_schema_that_cannot_keep_the_promise_is_refused_with_the_fix(
 
     Case: B50
     Parts: real (Kafka, PostgreSQL)
-    Red when: worker/run.py `register` leaves out `check_schema`
+    Red when: worker/registering.py `register` leaves out `check_schema`
     """
     name = topic(partitions=1)
     await stage.execute(*statements)

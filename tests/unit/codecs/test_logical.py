@@ -111,7 +111,7 @@ def test_what_python_cannot_hold_is_refused_by_name(
 
     Case: B25
     Parts: real (the case's numbers)
-    Red when: logical's converters leave out their except or range check (each row has its own)
+    Red when: logical.converter's functions leave out their except or range check (each row has its own)
     """
     codec = opened(tmp_path, {1: record_schema("T", {"v": field})})
     error = refusal_of(codec, 1, content)

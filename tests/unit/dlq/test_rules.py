@@ -102,7 +102,7 @@ def test_what_a_database_that_is_down_raises_waits_for_its_health_check(error: E
 
     Case: B48
     Parts: -
-    Red when: dlq/rules.py maps Fault.DEPENDENCY to _REJECTED
+    Red when: dlq/rule_tables.py `OF_FAULT` maps Fault.DEPENDENCY to None
     """
     assert decide(error, classify) == DependencyAway(DATABASE)
 
@@ -113,7 +113,7 @@ def test_a_database_that_has_trouble_never_kills_an_event(sqlstate: str) -> None
 
     Case: B35
     Parts: -
-    Red when: dlq/rules.py maps Fault.TRANSIENT to _REJECTED
+    Red when: dlq/rule_tables.py `OF_FAULT` maps Fault.TRANSIENT to None
     """
     for error in (
         database_error(sqlstate),
@@ -131,7 +131,7 @@ def test_a_value_that_does_not_fit_or_a_wrong_statement_is_rejected(sqlstate: st
 
     Case: B45
     Parts: -
-    Red when: dlq/rules.py maps Fault.DATA to _TRANSIENT
+    Red when: dlq/rule_tables.py `OF_FAULT` maps Fault.DATA to Transient()
     """
     assert decide(database_error(sqlstate), classify) == REJECTED
     assert decide(IntegrityError("S", {}, DriverError(sqlstate)), classify) == REJECTED
