@@ -131,7 +131,7 @@ async def test_no_sink_tells_what_an_exception_carries(stage: Stage, topic: Topi
 
     Case: B38
     Parts: real (Kafka, PostgreSQL, the command line)
-    Red when: failure_text.py's without_secrets leaves out the query strings, or without_values the names
+    Red when: secrets_in_text.py's without_secrets leaves out the query strings, or without_values the names
     """
     await stage.execute(
         "CREATE TABLE public.card (number text PRIMARY KEY)", f"INSERT INTO public.card VALUES ('{CARD}')"

@@ -136,7 +136,7 @@ def test_an_address_is_shown_without_its_password() -> None:
 
     Case: B38
     Parts: -
-    Red when: dlq/failure_text.py leaves the first pattern out of _SECRETS
+    Red when: inbox/secrets_in_text.py leaves the first pattern out of _SECRETS
     """
     message = safe_message(ConnectionError("cannot reach postgresql+asyncpg://app:pw123@db.local:5432/shop"))
     assert message == "cannot reach postgresql+asyncpg://app:***@db.local:5432/shop"
