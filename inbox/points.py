@@ -67,6 +67,8 @@ class Point(enum.StrEnum):
     AFTER_INTENT = "after_intent"
     BEFORE_COMPLETION = "before_completion"
     AFTER_COMPLETION = "after_completion"
+    BEFORE_RECONCILE = "before_reconcile"
+    AFTER_RECONCILE = "after_reconcile"
     BEFORE_MARK = "before_mark"
     AFTER_MARK = "after_mark"
     BEFORE_NOTE = "before_note"
@@ -122,6 +124,8 @@ class Writes(enum.Enum):
     """Calls to the outside that are about to be made."""
     COMPLETION = (Point.BEFORE_COMPLETION, Point.AFTER_COMPLETION)
     """What is known of calls to the outside that were made."""
+    RECONCILE = (Point.BEFORE_RECONCILE, Point.AFTER_RECONCILE)
+    """What the reconciler found out about them, and events that go on with it."""
     MARK = (Point.BEFORE_MARK, Point.AFTER_MARK)
     """Records that were sent."""
     NOTE = (Point.BEFORE_NOTE, Point.AFTER_NOTE)

@@ -217,7 +217,7 @@ class Completer:
         await self._flush(self._admitted({only: dead}))
 
     async def _write(self, members: list[Completion]) -> Group:
-        async with self._lock, self._store.transaction(Writes.GROUP) as conn:
+        async with self._lock, self._store.transaction(Writes.GROUP, members[0].track) as conn:
             group = await self._open(conn, members)
             await self._claim(conn, group)
             await self._close(conn, group)

@@ -123,7 +123,7 @@ class Conclusion:
         if finish is not None:
             await finish(conn)
         await outbox.put(conn, tables, list(ended.outgoing))
-        await tx.commit()
+        await tx.commit(bound.command.name)
         return ended._replace(claimed=True)
 
 

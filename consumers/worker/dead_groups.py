@@ -64,7 +64,7 @@ class DeadGroups:
         group.plan_moves(self._progress)
         epochs = {partition: holding.fence_epoch for partition, holding in group.holdings.items()}
         try:
-            async with self._quick_store.transaction(Writes.GROUP) as statements:
+            async with self._quick_store.transaction(Writes.GROUP, group.members[0].track) as statements:
                 all_new = await dead_rows.put(
                     statements, self._store.tables, self._consumer, epochs, self._store.failing, dead, group.moves
                 )

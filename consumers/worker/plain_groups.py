@@ -116,7 +116,7 @@ class PlainGroups:
         new = [NewClaim(key, member.item.event.payload_hash) for key, member in claims.items()]
 
         async def write(optimistic: bool) -> Written:
-            async with self._quick_store.single(Writes.GROUP) as statements:
+            async with self._quick_store.single(Writes.GROUP, group.members[0].track) as statements:
                 written = await completions.complete(
                     statements, self._store.tables, self._consumer, fences, failing, new, group.moves,
                     optimistic=optimistic,

@@ -216,7 +216,7 @@ class Reconciler:
 
     async def _later(self, held: Lease, row: EffectRow, why: str) -> None:
         after_s = AGAIN_S[min(row.probes, len(AGAIN_S) - 1)]
-        async with self._store.transaction(Writes.COMPLETION, row.name) as conn:
+        async with self._store.transaction(Writes.RECONCILE, row.name) as conn:
             if await lease.hold(conn, self._store.tables, held):
                 text = told(f"the probe could not tell: {why}")
                 await effect_findings.postpone(conn, self._store.tables, row, after_s, text)
@@ -224,7 +224,7 @@ class Reconciler:
     async def _found(self, held: Lease, row: EffectRow, finding: Finding) -> None:
         """Lock order 1, 2, 6 and 7: the rows that wait are woken, the call is resolved, the audit says by what."""
         t = self._store.tables
-        async with self._store.transaction(Writes.COMPLETION, row.name) as conn:
+        async with self._store.transaction(Writes.RECONCILE, row.name) as conn:
             if not await lease.hold(conn, t, held):
                 return
             behind = await open_effects.rows_behind(conn, t, row.id)
@@ -236,7 +236,7 @@ class Reconciler:
             self._woke()
 
     async def _wake(self, held: Lease, behind: list[Seen]) -> None:
-        async with self._store.transaction(Writes.COMPLETION) as conn:
+        async with self._store.transaction(Writes.RECONCILE) as conn:
             if await lease.hold(conn, self._store.tables, held):
                 await self._requeue(conn, behind)
         self._woke()

@@ -200,9 +200,9 @@ class Relay:
         """Rounds of at most one row a key, so that a failed one is never overtaken by the next of its key."""
         for round_rows in _rounds(rows):
             going = [row for row in round_rows if not self._is_stuck(row)]
-            reach(Point.BEFORE_SEND)
+            reach(Point.BEFORE_SEND, rows[0].topic)
             results = await self._sent_or_smaller(going)
-            reach(Point.AFTER_SEND)
+            reach(Point.AFTER_SEND, rows[0].topic)
             sent = [row for row, result in zip(going, results, strict=True) if result.sent]
             for row, result in zip(going, results, strict=True):
                 if not result.sent:
@@ -241,7 +241,7 @@ class Relay:
         owners = {home: self._homes.holding(home) for row in rows if (home := row.home) is not None}
         fences = {holding.partition: holding.fence_epoch for holding in owners.values() if holding is not None}
         try:
-            async with self._store.transaction(Writes.MARK) as conn:
+            async with self._store.transaction(Writes.MARK, rows[0].topic) as conn:
                 held = await fence.hold(conn, self._store.tables, self._consumer, fences)
                 ours = {home for home, holding in owners.items() if holding is not None and holding.partition in held}
                 await outbox.mark_published(conn, self._store.tables, [row.id for row in rows if row.home in ours])

@@ -147,12 +147,12 @@ class LazyTx:
         """The handler committed or rolled back by itself: what it wrote then stands or falls without its claim."""
         return self._conn is not None and self._conn.get_transaction() is not self._begun
 
-    async def commit(self) -> None:
+    async def commit(self, of: str) -> None:
         """Make everything durable. An error here leaves open whether it is: the claim decides at the next attempt."""
         if self._conn is not None:
-            reach(Writes.TX.before)
+            reach(Writes.TX.before, of)
             await self._conn.commit()
-            reach(Writes.TX.after)
+            reach(Writes.TX.after, of)
 
     async def close(self, error: BaseException | None = None) -> None:
         """Give the connection back; what was not committed is undone."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -44,10 +45,12 @@ def _around(writes: Writes) -> tuple[Point, ...]:
 
 
 READ: Final = (Point.POLLED, Point.DECODED)
-TOLD: Final = (*_around(Writes.NOTE), Point.BEFORE_OFFSETS, Point.AFTER_OFFSETS, *_around(Writes.RAISE))
+OFFSETS: Final = (Point.BEFORE_OFFSETS, Point.AFTER_OFFSETS)
+TOLD: Final = (*_around(Writes.NOTE), *OFFSETS, *_around(Writes.RAISE))
 RUN: Final = (Point.BEFORE_HANDLER, Point.AFTER_HANDLER)
 COMPLETED: Final = (Point.CLAIMED, *_around(Writes.GROUP))
-SENT: Final = (Point.BEFORE_SEND, Point.AFTER_SEND, *_around(Writes.MARK))
+SENDING: Final = (Point.BEFORE_SEND, Point.AFTER_SEND)
+SENT: Final = (*SENDING, *_around(Writes.MARK))
 CALLED: Final = (
     *_around(Writes.INTENT),
     Point.BEFORE_CALL,
@@ -60,9 +63,14 @@ IN_DOUBT: Final = (Point.AFTER_INTENT, Point.BEFORE_CALL, Point.IN_CALL, Point.A
 BEFORE_CALLS: Final = (*READ, Point.PROBED, Point.BEFORE_HANDLER, Point.BEFORE_INTENT)
 """Who dies here, the first time that the point is passed, has called nobody; later the next event may."""
 
-COMMAND: Final = (*READ, Point.PROBED, *RUN, *COMPLETED, *TOLD)
-NAMED: Final = {Point.CLAIMED, *RUN, *CALLED}
-"""Points that are passed on behalf of a handler."""
+EVENT: Final = (*READ, Point.PROBED, *RUN, *TOLD)
+"""What every event of a command passes."""
+COMMAND: Final = (*EVENT, *COMPLETED)
+NAMED: Final = {
+    *(Point.CLAIMED, *RUN, *CALLED, *_around(Writes.VERDICTS), *_around(Writes.GROUP), *_around(Writes.TX)),
+    *(*_around(Writes.ROW), *_around(Writes.VERDICT), *_around(Writes.RECONCILE)),
+}
+"""Points that are passed on behalf of a handler, or of an effect that has its name."""
 
 
 class Kind(enum.Enum):
@@ -75,6 +83,8 @@ class Kind(enum.Enum):
     KEYED = "keyed"
     PROBED = "probed"
     REVIEWED = "reviewed"
+    UNSAID = "unsaid"
+    """The reconciler's way: up to its call it is like PROBED."""
     REFUSED = "refused"
     BAD_BATCH = "checked"
     LATER = "later"
@@ -96,7 +106,7 @@ class Kind(enum.Enum):
     @property
     def is_effect(self) -> bool:
         """It calls the provider."""
-        return self in (Kind.KEYED, Kind.PROBED, Kind.REVIEWED)
+        return self in (Kind.KEYED, Kind.PROBED, Kind.REVIEWED, Kind.UNSAID)
 
 
 PATHS: Final[dict[Kind, tuple[Point, ...]]] = {
@@ -107,13 +117,14 @@ PATHS: Final[dict[Kind, tuple[Point, ...]]] = {
     Kind.KEYED: (*COMMAND, *CALLED),
     Kind.PROBED: (*COMMAND, *CALLED),
     Kind.REVIEWED: (*COMMAND, *CALLED),
-    Kind.REFUSED: (*RUN, *_around(Writes.GROUP), *SENT),
-    Kind.BAD_BATCH: (Point.BEFORE_HANDLER, *_around(Writes.VERDICTS), *SENT),
-    Kind.LATER: (*_around(Writes.GROUP), Point.CLAIMED, *_around(Writes.ROW)),
-    Kind.AGAIN: (Point.CLAIMED, *_around(Writes.TX)),
-    Kind.TWICE: (*_around(Writes.VERDICT), *SENT),
-    Kind.PICKY: _around(Writes.HAND_OUT),
-    Kind.REJECT: (*_around(Writes.REJECTS), *SENT),
+    Kind.UNSAID: _around(Writes.RECONCILE),
+    Kind.REFUSED: (*EVENT, *_around(Writes.GROUP), *SENT),
+    Kind.BAD_BATCH: (*READ, Point.CLAIMED, Point.BEFORE_HANDLER, *_around(Writes.VERDICTS), *SENT, *TOLD),
+    Kind.LATER: (*COMMAND, *_around(Writes.ROW)),
+    Kind.AGAIN: (*COMMAND, *_around(Writes.TX)),
+    Kind.TWICE: (*EVENT, *_around(Writes.GROUP), *_around(Writes.VERDICT), *SENT),
+    Kind.PICKY: (*_around(Writes.HAND_OUT), Point.CLAIMED, *RUN, *_around(Writes.ROW)),
+    Kind.REJECT: (*READ, *_around(Writes.REJECTS), *SENT, *TOLD),
 }
 
 STARTS: Final = (
@@ -144,14 +155,18 @@ class Step:
         """Stands in the ids of its events, and in what a failed test says."""
         return f"{self.kind.name.lower()}-{self.point.value}"
 
-    @property
-    def at(self) -> str:
-        """How the worker is armed."""
-        return f"{self.point.value}@{self.kind.value}" if self.point in NAMED else self.point.value
+    def at(self, out_topic: str, letters: str) -> str:
+        """How the worker is armed: for the kind's own pass of the point, wherever the code says whose it is."""
+        if self.point in NAMED:
+            return f"{self.point.value}@{self.kind.value}"
+        if self.point in SENT:
+            return f"{self.point.value}@{out_topic if self.kind is Kind.PUBLISH else letters}"
+        return self.point.value
 
     def events(self) -> list[Sent]:
         """Its input."""
-        keys = ("a", "a", "b") if self.kind is not Kind.REVIEWED else ("a", "b", "c")
+        alone = self.kind in (Kind.REVIEWED, Kind.UNSAID)  # whose key would wait for a person too
+        keys = ("a", "b", "c") if alone else ("a", "a", "b")
         return [Sent(f"{self.name}-{n}", f"{self.name}-{key}", self, n) for n, key in enumerate(keys)]
 
 
@@ -179,19 +194,29 @@ OFFSET_IN_DOUBT: Final = Step(Point.BEFORE_OFFSETS, Kind.PROJECTION)
 
 
 def every_step() -> list[Step]:
-    """Each point with each kind that passes it; kinds take turns, so that what one left is settled by its next turn."""
+    """Each point with each kind that passes it."""
     steps = [_step(point, kind) for point in Point for kind in Kind if point in PATHS[kind]]
     return [*steps, *_around_the_input()]
 
 
 def some_steps() -> list[Step]:
-    """Each point once, with the kinds in turn."""
+    """Each point once, with the kind that passes it and had the fewest turns; what is sent, as a letter and not."""
+    turns = Counter[Kind]()
     chosen: list[Step] = []
-    for number, point in enumerate(Point):
-        kinds = [kind for kind in Kind if point in PATHS[kind]]
-        if kinds:
-            chosen.append(_step(point, kinds[number % len(kinds)]))
+    for point in Point:
+        passing = [kind for kind in Kind if point in PATHS[kind]]
+        for way in _ways(point, passing):
+            kind = min(way, key=lambda kind: (kind is Kind.PICKY, turns[kind]))  # which needs two more workers
+            turns[kind] += 1
+            chosen.append(_step(point, kind))
     return [*chosen, *_around_the_input()]
+
+
+def _ways(point: Point, kinds: list[Kind]) -> list[list[Kind]]:
+    """Kinds that pass the point alike; none of these groups is empty."""
+    letters = [kind for kind in kinds if kind.ends is Ends.DEAD]
+    ways = [letters, [kind for kind in kinds if kind not in letters]] if point in SENDING else [kinds]
+    return [way for way in ways if way]
 
 
 def _step(point: Point, kind: Kind) -> Step:

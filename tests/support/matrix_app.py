@@ -90,6 +90,10 @@ class Reviewed(Numbered):
     """Calls a provider that knows nothing."""
 
 
+class Unsaid(Numbered):
+    """Calls a provider that can be asked, and forgets to say what it answered."""
+
+
 class Refused(Numbered):
     """Fails for good."""
 
@@ -154,7 +158,7 @@ def itself(event: Event[T]) -> T:
     return event.value
 
 
-for kind in (Note, Book, Tell, Keyed, Probed, Refused, Picky):
+for kind in (Note, Book, Tell, Keyed, Probed, Unsaid, Refused, Picky):
     consumer.command(kind.__name__.lower(), on=kind)(itself)
 consumer.command("reviewed", on=Reviewed, effects=["reviewed"])(itself)
 """One at a time, by default: so many can one kill put to review."""
@@ -232,6 +236,7 @@ EFFECTS: Final = {
     "keyed": idempotent_key(valid_s=86_400, then=review()),
     "probed": probe(ask),
     "reviewed": review(),
+    "unsaid": probe(ask),
 }
 for name, rule in EFFECTS.items():
     app.effect(name, rule=rule, deadline_s=CALL_S, margin_s=MARGIN_S, provider="stand-in")
@@ -261,3 +266,11 @@ async def probed(command: Probed, ctx: Context) -> None:
 async def reviewed(command: Reviewed, ctx: Context) -> None:
     """By a person."""
     await pay("reviewed", ctx)
+
+
+@app.handler(Unsaid)
+async def unsaid(command: Unsaid, ctx: Context) -> None:
+    """By question, which the reconciler asks: whose outcome nobody said waits and is not tried again."""
+    async with ctx.effect("unsaid", request=ctx.event.id_text) as effect:
+        if not effect.is_done:
+            await asyncio.to_thread(send, "unsaid", effect.key, ctx.event.id_text)

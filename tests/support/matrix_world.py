@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from tests.services import database
 from tests.services.topics import Topic
 from tests.support.crash_world import LOOK_S, WITHIN_S, Member, Places, set_session
-from tests.support.matrix import AGREES, OFFSET_IN_DOUBT, Lit, Sent, Step
+from tests.support.matrix import AGREES, OFFSET_IN_DOUBT, OFFSETS, Kind, Lit, Sent, Step
 from tests.support.matrix_app import TABLES
 from tests.support.provider import Provider, provider
 from tidegate.dlq.replay import Order, replay
@@ -33,6 +33,9 @@ PARTITIONS: Final = 1
 SESSION_MS: Final = 1_200
 HEARTBEAT_MS: Final = 500
 """Nearly the shortest that the broker allows: so soon it gives a killed worker's partitions to the next one."""
+
+OPEN: Final = "(state = 'intended' OR state = 'unknown' AND rule = 'probe')"
+"""Calls of which something will be known without a person."""
 
 PROMPT: Final = {"TIDEGATE_WORKER_COMMIT_INTERVAL_S": "0.05"}
 
@@ -50,6 +53,8 @@ class Chain:
         self.sent: list[Sent] = []
         self.places_of: dict[Sent, tuple[int, int]] = {}
         """Where each record came to lie: partition and offset."""
+        self.put_back: dict[int, tuple[int, int]] = {}
+        """Rows that are no more, each of which had a letter, and where their records lie."""
         self._ends: Counter[int] = Counter()
         self._folder = folder
         self._members: list[Member] = []
@@ -67,6 +72,8 @@ class Chain:
                 fuse = self._folder / f"{len(self._members)}.lit"
                 member = self._start(step, fuse)
                 await self._until_caught_up(member, step)
+                if step.point in OFFSETS:
+                    await self._until(self._is_told, member, f"{step.name}: Kafka to be told")
                 fuse.touch()
                 self.produce(step.events())
                 await self._dies(member, step)
@@ -82,16 +89,20 @@ class Chain:
 
     async def _put_back(self, step: Step) -> None:
         """The input becomes letters that a worker could not read, and they are put back for the next one."""
-        await self.settle()  # what an earlier step put back can be read now, and could not be in a moment
+        if self.sent and self.sent[-1].step.kind is Kind.PICKY:
+            await self.settle()  # what the last step put back can be read now, and could not be in a moment
         member = self._start(CRASH_PICKY="1")
         self.produce(step.events())
         await self._until_caught_up(member, step)
         await self._stop(member)
         offsets = [self.places_of[record][1] for record in step.events()]
-        rows = await self.db.fetch("SELECT id FROM tidegate.failure WHERE record_offset = ANY ($1)", offsets)
+        rows = await self.db.fetch(
+            "SELECT id, partition, record_offset FROM tidegate.failure WHERE record_offset = ANY ($1)", offsets
+        )
         assert len(rows) == len(offsets), f"{step.name}: {len(rows)} records could not be decoded"
+        self.put_back |= {row["id"]: (row["partition"], row["record_offset"]) for row in rows}
         store = Database(self.places.database_url, member="tests", settings=DatabaseSettings(pool_max=1, tx_pool_max=1))
-        order = Order(actor="tests", reason="repaired", references=tuple(str(row[0]) for row in rows))
+        order = Order(actor="tests", reason="repaired", references=tuple(str(row["id"]) for row in rows))
         async with store.transaction() as conn:
             await replay(conn, tables(), order)
         await store.close()
@@ -99,13 +110,16 @@ class Chain:
     async def settle(self) -> None:
         """A worker that nothing ends works off what is left, and leaves."""
         member = self._start()
+        await self._until(lambda: _said(member, "partition_taken", PARTITIONS), member, "its partitions")
+        await self._until_settled(member, "everything to end")
+        await self._stop(member)
+
+    async def _until_settled(self, member: Member, what: str) -> None:
         try:
-            await self._until(lambda: _said(member, "partition_taken", PARTITIONS), member, "its partitions")
-            await self._until(self._settled, member, "everything to end")
+            await self._until(self._settled, member, what)
         except AssertionError as error:
             error.add_note(await self._waiting())
             raise
-        await self._stop(member)
 
     async def _stop(self, member: Member) -> None:
         member.signal(signal.SIGTERM)
@@ -139,7 +153,7 @@ class Chain:
         number = len(self._members)
         variables = self.places.variables() | PROMPT | {"CRASH_PROVIDER": str(self.provider.port)} | more
         if step is not None:
-            variables |= {AT: step.at}
+            variables |= {AT: step.at(self.places.out_topic, self.places.letters)}
         if fuse is not None:
             variables |= {WHEN: str(fuse)}
         member = Member(f"member-{number}", self._folder / f"{number}.log", variables, APP)
@@ -149,18 +163,19 @@ class Chain:
     async def _dies(self, member: Member, step: Step) -> None:
         code = await self._within(member.ended(WITHIN_S), f"{step.name}: it did not get there", member)
         assert code == -signal.SIGKILL, f"{step.name}: it ended with {code}:\n{_tail(member)}"
+        await self.db.execute("UPDATE tidegate.lease SET expires_at = '-infinity'")  # held by the dead, for a while yet
 
     async def _until_caught_up(self, member: Member, step: Step) -> None:
-        """It has its partitions and is behind all that was sent, and has nothing to handle alone any more: what dies
-        alone is given up.
+        """It has its partitions, nothing that was sent before is left to be done, and nothing is handled alone any
+        more: what dies alone is given up. So what passes a point from now on is new.
         """
         await self._until(lambda: _said(member, "partition_taken", PARTITIONS), member, f"{step.name}: its partitions")
-        await self._until(self._caught_up, member, f"{step.name}: what was left")
+        await self._until_settled(member, f"{step.name}: what was left")
         examined = member.said("suspects_alone")
         await self._until(lambda: _said(member, "suspects_done", examined), member, f"{step.name}: its suspects")
 
     async def _caught_up(self) -> bool:
-        """Every handler is at the end; what stands in rows may still wait."""
+        """Every handler is at the end."""
         rows = await self.db.fetch("SELECT c.partition, min(c.next_offset) FROM tidegate.checkpoint c GROUP BY 1")
         return {row[0]: row[1] for row in rows if row[1]} == self._ends
 
@@ -174,12 +189,16 @@ class Chain:
             asked = [TopicPartition(self.places.topic, number) for number in range(PARTITIONS)]
             return sum(max(place.offset, 0) for place in asker.committed(asked, timeout=30))
 
+    async def _is_told(self) -> bool:
+        """Kafka holds the end, too."""
+        return await asyncio.to_thread(self._committed) == sum(self._ends.values())
+
     async def _settled(self) -> bool:
         row = await self.db.fetchrow(
-            """
+            f"""
             SELECT (SELECT count(*) FROM tidegate.outbox WHERE published_at IS NULL)
                  + (SELECT count(*) FROM tidegate.failure WHERE state = 'queued')
-                 + (SELECT count(*) FROM tidegate.effect WHERE state = 'intended') AS waiting,
+                 + (SELECT count(*) FROM tidegate.effect WHERE {OPEN}) AS waiting,
                    (SELECT coalesce(sum(kafka_offset), 0) FROM tidegate.fence) AS told
             """
         )
@@ -189,12 +208,12 @@ class Chain:
     async def _waiting(self) -> str:
         """What has not ended, for a failing test."""
         rows = await self.db.fetch(
-            """
+            f"""
             SELECT 'row' AS what, h.name, f.id_text AS id, f.state, f.reason, f.message, f.due::text AS due
               FROM tidegate.failure f JOIN tidegate.handler h ON h.id = f.handler WHERE f.state = 'queued'
              UNION ALL
             SELECT 'effect', name, operation_id, state, rule, error, deadline::text FROM tidegate.effect
-             WHERE state = 'intended'
+             WHERE {OPEN}
              UNION ALL
             SELECT 'record', topic, encode(id, 'hex'), kind, '', '', '' FROM tidegate.outbox WHERE published_at IS NULL
             """
