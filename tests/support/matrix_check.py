@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tests.support.crash_check import LETTER_ID, MESSAGE_ID, header_of, read_all
 from tests.support.matrix import BEFORE_CALLS, IN_DOUBT, Ends, Kind, Sent, Step
 from tests.support.matrix_world import Chain
 
+ORIGIN_PARTITION: Final = "tidegate-origin-partition"
+ORIGIN_OFFSET: Final = "tidegate-origin-offset"
+
 Row = tuple[str, str, str]
+Place = tuple[int, int]
+"""Partition and offset."""
 
 
 @dataclass(slots=True)
@@ -26,8 +31,12 @@ class Left:
     journal: Counter[str] = field(default_factory=Counter[str])
     told: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The event's id -> the ids of the records that it published."""
-    letters: set[str] = field(default_factory=set[str])
-    letters_owed: set[str] = field(default_factory=set[str])
+    dead: dict[int, Place] = field(default_factory=dict[int, Place])
+    """Id of each dead row -> where its record lies."""
+    letters: dict[str, int | None] = field(default_factory=dict[str, int | None])
+    """Id of each letter that was written -> the row that it tells of."""
+    letters_sent: defaultdict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
+    """Id of each letter in the topic -> the records that it says it is of."""
     checked: int = 0
 
 
@@ -36,10 +45,7 @@ async def differences(chain: Chain) -> list[str]:
     left = await _look(chain)
     found = [line for record in chain.sent for line in _of_one(chain, left, record)]
     found += _doubts(chain, left)
-    if left.letters != left.letters_owed:
-        found.append(
-            f"letters: missing {left.letters_owed - left.letters}, nobody's {left.letters - left.letters_owed}"
-        )
+    found += _letters(chain, left)
     if left.checked:
         found.append(f"{left.checked} rows of refused events")
     return found
@@ -53,18 +59,35 @@ async def _look(chain: Chain) -> Left:
         )
         left.claims |= {(name, event_id) for name, event_id in claims}
     rows = await db.fetch(
-        """SELECT h.name, f.partition, f.record_offset, f.state, f.reason, f.message FROM tidegate.failure f
+        """SELECT h.name, f.partition, f.record_offset, f.state, f.reason, f.message, f.id FROM tidegate.failure f
              JOIN tidegate.handler h ON h.id = f.handler"""
     )
-    left.rows = {(name, partition, at): (state, reason, why) for name, partition, at, state, reason, why in rows}
+    left.rows = {(name, partition, at): (state, reason, why) for name, partition, at, state, reason, why, _ in rows}
+    left.dead = {id_: (partition, at) for _, partition, at, state, _, _, id_ in rows if state == "dead"}
     left.sums = {row[0]: row[1] for row in await db.fetch("SELECT id, times FROM public.sums")}
     left.journal = Counter(row[0] for row in await db.fetch("SELECT id FROM public.journal"))
     left.checked = await db.fetchval("SELECT count(*) FROM public.checked")
     for message in read_all(places.bootstrap, places.out_topic):
         left.told[json.loads(message.value() or b"")["id"]].add(header_of(message, MESSAGE_ID))
-    left.letters = {header_of(message, LETTER_ID) for message in read_all(places.bootstrap, places.letters)}
-    left.letters_owed = {row[0].hex() for row in await db.fetch("SELECT id FROM tidegate.outbox WHERE kind = 'letter'")}
+    written = await db.fetch("SELECT id, failure_id FROM tidegate.outbox WHERE kind = 'letter'")
+    left.letters = {id_.hex(): failure_id for id_, failure_id in written}
+    for message in read_all(places.bootstrap, places.letters):
+        place = (int(header_of(message, ORIGIN_PARTITION)), int(header_of(message, ORIGIN_OFFSET)))
+        left.letters_sent[header_of(message, LETTER_ID)].add(place)
     return left
+
+
+def _letters(chain: Chain, left: Left) -> list[str]:
+    """One for each dead row, in the topic under one id however often it was sent, and none for nothing."""
+    owed = left.dead | chain.put_back
+    told = Counter(left.letters.values())
+    found = [f"{told[id_]} letters of the dead row {id_} at {owed[id_]}" for id_ in owed if told[id_] != 1]
+    found += [f"{told[id_]} letters of {id_}, which is no dead row" for id_ in told.keys() - owed.keys()]
+    expected = {letter: {owed[id_]} for letter, id_ in left.letters.items() if id_ in owed}
+    for letter in expected.keys() | left.letters_sent.keys():
+        if left.letters_sent.get(letter) != expected.get(letter):
+            found.append(f"letter {letter} is of {left.letters_sent.get(letter)}, not {expected.get(letter)}")
+    return found
 
 
 def _of_one(chain: Chain, left: Left, record: Sent) -> list[str]:
