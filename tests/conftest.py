@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 
 from tests.services import database, kafka, leftovers, postgres, registry, shared, topics
+from tests.support import bytecode
 from tidegate.inbox import migrate
 
 # A busy machine is no counter-example. Built on the profile in force: hypothesis has one of its own for CI.
@@ -21,6 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A run leaves no process behind; one of several processes (`-n 2`) has servers that all of them share."""
     if hasattr(config, "workerinput"):
         return
+    bytecode.compile_all()
     config.add_cleanup(leftovers.watch())
     if config.getoption("numprocesses", default=None):
         config.add_cleanup(shared.start())
