@@ -195,10 +195,20 @@ class World:
 
     # ---------------------------------------------------------------------------------------------------------- looks
 
-    async def until(self, seen: Callable[[], Awaitable[bool]], what: str, within_s: float = WITHIN_S) -> None:
-        """Return once `seen`. A member that ended by itself fails the test."""
-        give_up = time.monotonic() + within_s
+    async def until(
+        self,
+        seen: Callable[[], Awaitable[bool]],
+        what: str,
+        within_s: float = WITHIN_S,
+        progress: Callable[[], Awaitable[int]] | None = None,
+    ) -> None:
+        """Return once `seen`. A member that ended by itself fails the test; so does a wait of `within_s`, which begins
+        anew with any `progress`: a machine may be slow, and what stands still is red all the same.
+        """
+        give_up, reached = time.monotonic() + within_s, -1
         while not await seen():
+            if progress is not None and (now := await progress()) != reached:
+                give_up, reached = time.monotonic() + within_s, now
             for member in self.members:
                 assert member.alive, f"{member.name} ended with {member.process.returncode}:\n{_tail(member)}"
             if time.monotonic() > give_up:
@@ -216,7 +226,7 @@ class World:
 
     async def until_settled(self, within_s: float = 2 * WITHIN_S) -> None:
         """Return once every handler is at the end, everything went out, and Kafka was told."""
-        await self.until(self._settled, "the end of the input", within_s)
+        await self.until(self._settled, "the end of the input", within_s, self.reached)
         await self.until(self._is_told, "Kafka to hold the offsets that were written down", within_s)
 
     async def _is_told(self) -> bool:
